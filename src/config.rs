@@ -1,0 +1,212 @@
+//! The configuration: defaults for every slot, overrides by name, and what concerns all slots together.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use crate::hold::Hold;
+use crate::jitter::Jitter;
+use crate::key::SlotKey;
+use crate::limits::{AT_LEAST_ONE, SlotLimits, limit_setters};
+
+/// How many slots there may be by default.
+const MAX_SLOTS: usize = 1 << 20;
+
+/// How long a slot is idle before it is recycled, by default.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A checked configuration.
+///
+/// Unless said otherwise: 8 in flight per slot, no delay, an unbounded queue without timeout, permits held to
+/// the end of the body, no cap over all slots, slots recycled after 60 s, at most 1,048,576 slots.
+#[derive(Clone, Debug)]
+pub struct SlotConfig {
+    pub(crate) defaults: SlotLimits,
+    /// Names beginning with `*.` are patterns.
+    pub(crate) slots: BTreeMap<SlotKey, SlotLimits>,
+    pub(crate) total: Option<usize>,
+    pub(crate) idle_timeout: Duration,
+    pub(crate) max_slots: Option<usize>,
+    pub(crate) overflow: Option<SlotKey>,
+}
+
+/// Builds a [`SlotConfig`]. Setters never fail, [`build`](Self::build) checks.
+#[derive(Clone, Debug)]
+pub struct SlotConfigBuilder {
+    config: SlotConfig,
+}
+
+/// A value that cannot be: which slot, which field, and what is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    slot: Option<SlotKey>,
+    field: &'static str,
+    problem: &'static str,
+}
+
+// === impl SlotConfig ===
+
+impl SlotConfig {
+    /// Starts a configuration with the defaults.
+    #[must_use]
+    pub fn builder() -> SlotConfigBuilder {
+        SlotConfigBuilder { config: Self::default() }
+    }
+}
+
+impl Default for SlotConfig {
+    fn default() -> Self {
+        Self {
+            defaults: SlotLimits::new(),
+            slots: BTreeMap::new(),
+            total: None,
+            idle_timeout: IDLE_TIMEOUT,
+            max_slots: Some(MAX_SLOTS),
+            overflow: None,
+        }
+    }
+}
+
+// === impl SlotConfigBuilder ===
+
+impl SlotConfigBuilder {
+    limit_setters!(config.defaults);
+
+    /// Sets limits for the slot of that name; what they leave open is inherited.
+    ///
+    /// A name that begins with `*.` is a pattern: `*.example.com` sets limits for every slot whose name ends in
+    /// `.example.com`, each of which stays a slot of its own. The exact name comes first, then the longest
+    /// pattern, then the defaults, field by field; the order of definition does not matter. The same name twice:
+    /// the later values win.
+    #[must_use]
+    pub fn slot(mut self, name: impl Into<SlotKey>, limits: SlotLimits) -> Self {
+        self.config.slots.entry(name.into()).or_default().merge(&limits);
+        self
+    }
+
+    /// Caps what is in flight over all slots together. At least 1.
+    ///
+    /// One slot may hold as much of it as its concurrency allows: keep that below the total, or a slow slot can
+    /// take all of it. Scrapy's `CONCURRENT_REQUESTS`.
+    #[must_use]
+    pub fn total_concurrency(mut self, n: usize) -> Self {
+        self.config.total = Some(n);
+        self
+    }
+
+    /// Sets no cap over all slots. This is the default.
+    #[must_use]
+    pub fn unlimited_total(mut self) -> Self {
+        self.config.total = None;
+        self
+    }
+
+    /// Recycles a slot after it has been idle for `timeout`: nobody in flight or waiting, no handle to it, its
+    /// next start and any pause past.
+    #[must_use]
+    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
+        self.config.idle_timeout = timeout;
+        self
+    }
+
+    /// Lets there be at most `n` slots, not counting those named in the configuration. At least 1.
+    ///
+    /// A new key beyond it takes the place of an idle slot if one is found, else its request is refused with
+    /// [`TooManySlots`](crate::SlotErrorKind::TooManySlots) or sent through the [overflow
+    /// slot](Self::overflow_slot).
+    #[must_use]
+    pub fn max_slots(mut self, n: usize) -> Self {
+        self.config.max_slots = Some(n);
+        self
+    }
+
+    /// Sets no limit to the number of slots. Memory then is bounded by the keys that come.
+    #[must_use]
+    pub fn unlimited_slots(mut self) -> Self {
+        self.config.max_slots = None;
+        self
+    }
+
+    /// Sends requests whose slot would be one too many through the slot of this name instead of refusing them.
+    #[must_use]
+    pub fn overflow_slot(mut self, name: impl Into<SlotKey>) -> Self {
+        self.config.overflow = Some(name.into());
+        self
+    }
+
+    /// Checks it all.
+    ///
+    /// # Errors
+    ///
+    /// The first value that cannot be: the defaults first, then the slots in order of their names, then what
+    /// concerns all slots.
+    pub fn build(self) -> Result<SlotConfig, ConfigError> {
+        let Self { config } = self;
+        ConfigError::check(None, &config.defaults)?;
+        for (name, limits) in &config.slots {
+            ConfigError::check_name(name)?;
+            ConfigError::check(Some(name), limits)?;
+        }
+        if config.total == Some(0) {
+            return Err(ConfigError::new(None, "total_concurrency", AT_LEAST_ONE));
+        }
+        if config.max_slots == Some(0) {
+            return Err(ConfigError::new(None, "max_slots", AT_LEAST_ONE));
+        }
+        Ok(config)
+    }
+}
+
+/// The end that a slot's name has if it matches the pattern `name`, or `None` for an exact name.
+pub(crate) fn pattern(name: &str) -> Option<&str> {
+    name.strip_prefix('*').filter(|suffix| suffix.starts_with('.'))
+}
+
+// === impl ConfigError ===
+
+impl ConfigError {
+    pub(crate) fn new(slot: Option<&SlotKey>, field: &'static str, problem: &'static str) -> Self {
+        Self { slot: slot.cloned(), field, problem }
+    }
+
+    pub(crate) fn check(slot: Option<&SlotKey>, limits: &SlotLimits) -> Result<(), Self> {
+        limits.fault().map_or(Ok(()), |(field, problem)| Err(Self::new(slot, field, problem)))
+    }
+
+    pub(crate) fn check_name(name: &SlotKey) -> Result<(), Self> {
+        let exact = pattern(name.as_str());
+        match exact.unwrap_or(name.as_str()) {
+            "." => Err(Self::new(Some(name), "name", "the pattern has nothing after the dot")),
+            rest if rest.contains('*') => {
+                Err(Self::new(Some(name), "name", "a star stands only at the beginning, before a dot"))
+            }
+            suffix if exact.is_some() && suffix.bytes().any(|b| b.is_ascii_uppercase()) => {
+                Err(Self::new(Some(name), "name", "a pattern is written in lower case, as host keys are"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the slot or pattern with the bad value; `None` for the defaults and for all slots together.
+    #[must_use]
+    pub fn slot(&self) -> Option<&SlotKey> {
+        self.slot.as_ref()
+    }
+
+    /// Returns the field with the bad value.
+    #[must_use]
+    pub fn field(&self) -> &'static str {
+        self.field
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.slot {
+            Some(slot) => write!(f, "slot {slot:?}: {}: {}", self.field, self.problem),
+            None => write!(f, "all slots: {}: {}", self.field, self.problem),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}

@@ -1,0 +1,255 @@
+//! Keys: the names of slots.
+//!
+//! A key is any string and is compared exactly. A *host* key is made from a host name and is written one way
+//! only: lower case, no port, no user info, no trailing dot, IPv6 in canonical form and without brackets. Both
+//! kinds share one name space, so work can be put into a host's slot by name.
+//!
+//! ```
+//! use tower_slot::SlotKey;
+//!
+//! assert_eq!(SlotKey::host("A.com.:8443"), SlotKey::new("a.com"));
+//! assert_eq!(SlotKey::host("[0:0:0:0:0:0:0:1]:80"), SlotKey::new("::1"));
+//! ```
+
+use std::borrow::{Borrow, Cow};
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::sync::Arc;
+
+/// The longest host name that counts as one, in bytes (RFC 1035, without the root's dot).
+const LONGEST_HOST: usize = 253;
+
+/// The name of a slot; cheap to clone.
+///
+/// Put into a request's extensions it names the request's slot, whatever the URI says.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotKey(Arc<str>);
+
+/// A key that may still be borrowed from a request: what a [`KeyExtractor`](crate::KeyExtractor) returns.
+///
+/// A slot that exists is found by it without any allocation.
+#[derive(Clone, Debug)]
+pub struct KeyRef<'a>(Repr<'a>);
+
+#[derive(Clone, Debug)]
+enum Repr<'a> {
+    Owned(SlotKey),
+    Key(&'a SlotKey),
+    Name(&'a str),
+    Host(Host<'a>),
+}
+
+/// A host cut out of a URI or a header: no user info, brackets, port or trailing dot, but not yet in one case.
+#[derive(Clone, Copy)]
+pub(crate) struct Host<'a>(&'a str);
+
+// === impl SlotKey ===
+
+impl SlotKey {
+    /// Creates a key that is exactly `name`.
+    #[must_use]
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    /// Creates the key that a request to `host` has by default.
+    ///
+    /// Takes what may stand in a URI's authority: `a.com`, `A.com.`, `u:p@a.com:8443`, `[::1]:80`. What is no
+    /// host (empty, or over 253 bytes) gives the key of requests without one, `""`.
+    #[must_use]
+    pub fn host(host: &str) -> Self {
+        KeyRef::host(host).into_key()
+    }
+
+    /// Returns the name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for SlotKey {
+    fn from(name: &str) -> Self {
+        Self(name.into())
+    }
+}
+
+impl From<String> for SlotKey {
+    fn from(name: String) -> Self {
+        Self(name.into())
+    }
+}
+
+impl From<&SlotKey> for SlotKey {
+    fn from(key: &SlotKey) -> Self {
+        key.clone()
+    }
+}
+
+impl Borrow<str> for SlotKey {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for SlotKey {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SlotKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for SlotKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+// === impl KeyRef ===
+
+impl<'a> KeyRef<'a> {
+    /// The key that is exactly `name`.
+    #[must_use]
+    pub const fn name(name: &'a str) -> Self {
+        Self(Repr::Name(name))
+    }
+
+    /// The key of a host, as [`SlotKey::host`] makes it.
+    #[must_use]
+    pub fn host(host: &'a str) -> Self {
+        Host::in_authority(host).map_or(Self::name(""), Self::from)
+    }
+
+    /// Turns it into a key of its own.
+    #[must_use]
+    pub fn into_key(self) -> SlotKey {
+        match self.0 {
+            Repr::Owned(key) => key,
+            Repr::Key(key) => key.clone(),
+            Repr::Name(name) => SlotKey::from(name),
+            Repr::Host(host) => SlotKey(Arc::from(&*host.canonical())),
+        }
+    }
+
+    /// Calls `f` with the bytes of the name in the one form in which they are compared.
+    pub(crate) fn with_bytes<T>(&self, f: impl FnOnce(&[u8]) -> T) -> T {
+        match &self.0 {
+            Repr::Owned(key) => f(key.0.as_bytes()),
+            Repr::Key(key) => f(key.0.as_bytes()),
+            Repr::Name(name) => f(name.as_bytes()),
+            Repr::Host(host) => host.with_bytes(f),
+        }
+    }
+}
+
+impl From<SlotKey> for KeyRef<'_> {
+    fn from(key: SlotKey) -> Self {
+        Self(Repr::Owned(key))
+    }
+}
+
+impl<'a> From<&'a SlotKey> for KeyRef<'a> {
+    fn from(key: &'a SlotKey) -> Self {
+        Self(Repr::Key(key))
+    }
+}
+
+impl<'a> From<&'a str> for KeyRef<'a> {
+    fn from(name: &'a str) -> Self {
+        Self::name(name)
+    }
+}
+
+impl From<String> for KeyRef<'_> {
+    fn from(name: String) -> Self {
+        SlotKey::from(name).into()
+    }
+}
+
+impl<'a> From<Host<'a>> for KeyRef<'a> {
+    fn from(host: Host<'a>) -> Self {
+        Self(Repr::Host(host))
+    }
+}
+
+// === impl Host ===
+
+impl<'a> Host<'a> {
+    /// Cuts the host out of `[userinfo@]host[:port]`; `None` where there is none.
+    pub(crate) fn in_authority(authority: &'a str) -> Option<Self> {
+        let (_, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let host = match host.strip_prefix('[') {
+            Some(literal) => literal.split_once(']')?.0,
+            // More than one colon and no brackets: an address written bare, without a port.
+            None => match host.split_once(':') {
+                Some((_, rest)) if rest.contains(':') => host,
+                Some((name, _)) => name,
+                None => host,
+            },
+        };
+        Self::bare(host)
+    }
+
+    /// Cuts the host out of a `Host` header; `None` where the value is none that RFC 9110 allows there.
+    pub(crate) fn in_header(value: &'a [u8]) -> Option<Self> {
+        let value = std::str::from_utf8(value).ok()?;
+        let (host, port) = match value.strip_prefix('[') {
+            Some(literal) => {
+                let (literal, rest) = literal.split_once(']')?;
+                literal.parse::<Ipv6Addr>().ok()?;
+                (literal, if rest.is_empty() { "" } else { rest.strip_prefix(':')? })
+            }
+            None => value.split_once(':').unwrap_or((value, "")),
+        };
+        let is_name = |b: u8| b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:".contains(&b);
+        (port.bytes().all(|b| b.is_ascii_digit()) && host.bytes().all(is_name)).then(|| Self::bare(host))?
+    }
+
+    fn bare(host: &'a str) -> Option<Self> {
+        let host = host.strip_suffix('.').unwrap_or(host);
+        (!host.is_empty() && host.len() <= LONGEST_HOST).then_some(Self(host))
+    }
+
+    /// The host in its one form.
+    pub(crate) fn canonical(self) -> Cow<'a, str> {
+        match self.0.parse::<Ipv6Addr>() {
+            Ok(address) if self.is_literal() => Cow::Owned(address.to_string()),
+            _ if self.is_lower() => Cow::Borrowed(self.0),
+            _ => Cow::Owned(self.0.to_ascii_lowercase()),
+        }
+    }
+
+    /// The same as bytes and without allocating, but for an IPv6 address.
+    fn with_bytes<T>(self, f: impl FnOnce(&[u8]) -> T) -> T {
+        if self.is_literal() {
+            return f(self.canonical().as_bytes());
+        }
+        if self.is_lower() {
+            return f(self.0.as_bytes());
+        }
+        let mut lower = [0; LONGEST_HOST];
+        let lower = &mut lower[..self.0.len()];
+        lower.copy_from_slice(self.0.as_bytes());
+        lower.make_ascii_lowercase();
+        f(lower)
+    }
+
+    fn is_literal(self) -> bool {
+        self.0.contains(':')
+    }
+
+    fn is_lower(self) -> bool {
+        !self.0.bytes().any(|b| b.is_ascii_uppercase())
+    }
+}
+
+impl fmt::Debug for Host<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.0, f)
+    }
+}

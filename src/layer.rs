@@ -1,0 +1,88 @@
+//! The layer: makes services that share slots.
+
+use tower_layer::Layer;
+
+use crate::config::SlotConfig;
+use crate::extract::ExtensionOrHost;
+use crate::reject::{Fail, RejectWith};
+use crate::service::SlotService;
+use crate::slot::Slots;
+
+/// Sends every request through a slot and keeps its place there until the response body has ended.
+///
+/// All services that one layer makes, and all their clones, share its slots; two layers made by
+/// [`new`](Self::new) share nothing.
+///
+/// ```
+/// use tower::ServiceBuilder;
+/// use tower_slot::{SlotConfig, SlotLayer};
+/// # use http::{Request, Response};
+/// # let client = tower::service_fn(async |_: Request<()>| Ok::<_, tower_slot::BoxError>(Response::new(String::new())));
+///
+/// let config = SlotConfig::builder().concurrency(4).build()?;
+/// let client = ServiceBuilder::new().layer(SlotLayer::new(config)).service(client);
+/// # Ok::<(), tower_slot::ConfigError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SlotLayer<K = ExtensionOrHost, R = Fail> {
+    slots: Slots,
+    key_extractor: K,
+    reject: R,
+    timings: bool,
+}
+
+// === impl SlotLayer ===
+
+impl SlotLayer {
+    /// Creates a layer whose slots follow `config`.
+    #[must_use]
+    pub fn new(config: SlotConfig) -> Self {
+        Self::with_slots(Slots::new(config))
+    }
+
+    /// Creates a layer that uses slots which others use too.
+    #[must_use]
+    pub fn with_slots(slots: Slots) -> Self {
+        Self { slots, key_extractor: ExtensionOrHost, reject: Fail, timings: false }
+    }
+}
+
+impl<K, R> SlotLayer<K, R> {
+    /// Says which slot a request goes through.
+    #[must_use]
+    pub fn key_extractor<K2>(self, key_extractor: K2) -> SlotLayer<K2, R> {
+        let Self { slots, reject, timings, .. } = self;
+        SlotLayer { slots, key_extractor, reject, timings }
+    }
+
+    /// Turns the slot's refusals into responses. Errors then keep the inner service's type, so `Infallible` stays
+    /// `Infallible`.
+    #[must_use]
+    pub fn reject_with<F>(self, f: F) -> SlotLayer<K, RejectWith<F>> {
+        let Self { slots, key_extractor, timings, .. } = self;
+        SlotLayer { slots, key_extractor, reject: RejectWith(f), timings }
+    }
+
+    /// Puts [`SlotTimings`](crate::SlotTimings) into every response's extensions. Off by default; it costs an
+    /// allocation per response.
+    #[must_use]
+    pub fn timings(mut self, on: bool) -> Self {
+        self.timings = on;
+        self
+    }
+
+    /// Returns the slots: to look at, change, pause and close them.
+    #[must_use]
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+}
+
+impl<S, K: Clone, R: Clone> Layer<S> for SlotLayer<K, R> {
+    type Service = SlotService<S, K, R>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        let Self { slots, key_extractor, reject, timings } = self.clone();
+        SlotService { inner, slots, key_extractor, reject, timings }
+    }
+}

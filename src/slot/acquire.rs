@@ -1,0 +1,137 @@
+//! Waiting for a permit: the engine's poll and one timer.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
+use tokio::time::{Sleep, sleep_until};
+
+use super::{Clocks, Slot, SlotPermit, Step, Ticket};
+use crate::error::SlotError;
+
+pin_project! {
+    /// Resolves when the slot lets this one start.
+    ///
+    /// The place in the queue is taken, and the wait begins, at the first poll.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this future gives up the place in the queue.
+    ///
+    /// # Panics
+    ///
+    /// Polling panics outside a tokio runtime with time enabled, but only if it has to wait for a moment (the
+    /// pace, or a wait timeout).
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Acquire {
+        inner: Waiting,
+        // Set while there is a moment to wait for: one timer for the pace and the timeout.
+        #[pin]
+        sleep: Option<Sleep>,
+    }
+}
+
+/// The part that leaves the queue when it is dropped.
+struct Waiting {
+    state: State,
+    ticket: Ticket,
+}
+
+enum State {
+    // => Done
+    Refused(SlotError),
+    // => (Waiting | Done). In the queue from the first poll on.
+    Waiting(Arc<Slot>),
+    Done,
+}
+
+// === impl Acquire ===
+
+impl Acquire {
+    pub(crate) fn new(slot: Result<Arc<Slot>, SlotError>) -> Self {
+        let state = slot.map_or_else(State::Refused, State::Waiting);
+        Self { inner: Waiting { state, ticket: Ticket::default() }, sleep: None }
+    }
+
+    /// Polls for a permit that is on its way to the headers.
+    pub(crate) fn poll_start(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<SlotPermit, SlotError>> {
+        let mut this = self.project();
+        let Waiting { state, ticket } = this.inner;
+        let slot = match state {
+            State::Waiting(slot) => slot,
+            State::Done => return Poll::Pending,
+            State::Refused(_) => match std::mem::replace(state, State::Done) {
+                State::Refused(error) => return Poll::Ready(Err(error)),
+                _ => return Poll::Pending,
+            },
+        };
+        loop {
+            let common = slot.common();
+            let now = common.epoch.now();
+            common.mind_sweep(now);
+            let outcome = match slot.poll(ticket, now, cx.waker()) {
+                Step::Started(permit) => Ok(permit),
+                Step::Refused(error) => Err(error),
+                Step::Wait(None) => {
+                    this.sleep.set(None);
+                    return Poll::Pending;
+                }
+                Step::Wait(Some(tick)) => {
+                    let until = common.epoch.instant(tick);
+                    match this.sleep.as_mut().as_pin_mut() {
+                        None => this.sleep.set(Some(sleep_until(until))),
+                        Some(sleep) if sleep.deadline() != until => sleep.reset(until),
+                        Some(_) => {}
+                    }
+                    if let Some(sleep) = this.sleep.as_mut().as_pin_mut() {
+                        ready!(sleep.poll(cx));
+                    }
+                    // The moment is there: look again.
+                    continue;
+                }
+            };
+            *state = State::Done;
+            this.sleep.set(None);
+            return Poll::Ready(outcome);
+        }
+    }
+
+    /// How long it waited by reason, in nanoseconds, once it has started.
+    pub(crate) fn waited(&self) -> Clocks {
+        self.inner.ticket.waited()
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<SlotPermit, SlotError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_start(cx).map_ok(SlotPermit::by_hand)
+    }
+}
+
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Acquire");
+        if let State::Waiting(slot) = &self.inner.state {
+            debug.field("slot", slot.key());
+        }
+        debug.finish_non_exhaustive()
+    }
+}
+
+// === impl Waiting ===
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let State::Waiting(slot) = &self.state {
+            slot.give_up(&mut self.ticket);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What was set by name, whether or not there is such a slot just now.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::tick::Tick;
+use crate::config::{SlotConfig, pattern};
+use crate::key::SlotKey;
+use crate::limits::{Limits, SlotLimits};
+
+/// Overrides, patterns, defaults and pauses.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    defaults: Arc<Limits>,
+    exact: HashMap<SlotKey, SlotLimits>,
+    /// By the end of the name, with its dot, and with the limits they come to.
+    patterns: HashMap<Box<str>, (SlotLimits, Arc<Limits>)>,
+    pauses: HashMap<SlotKey, Tick>,
+}
+
+/// What a slot of some name begins with.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) paused: Option<Tick>,
+    /// Whether the slot was named, so that it does not count against the number of slots.
+    pub(crate) named: bool,
+}
+
+// === impl Settings ===
+
+impl Settings {
+    pub(crate) fn new(config: &SlotConfig) -> Self {
+        let mut settings = Self {
+            defaults: Arc::new(config.defaults.over(&Limits::default())),
+            exact: HashMap::new(),
+            patterns: HashMap::new(),
+            pauses: HashMap::new(),
+        };
+        for (name, limits) in &config.slots {
+            settings.set(name, limits);
+        }
+        settings
+    }
+
+    /// The exact name, then the longest pattern, then the defaults.
+    pub(crate) fn of(&self, name: &str) -> Setting {
+        let dots = name.match_indices('.').map(|(at, _)| &name[at..]);
+        let pattern = dots.filter_map(|end| self.patterns.get(end)).map(|(_, limits)| limits).next();
+        let base = pattern.unwrap_or(&self.defaults);
+        let exact = self.exact.get(name);
+        Setting {
+            limits: exact.map_or_else(|| base.clone(), |limits| Arc::new(limits.over(base))),
+            paused: self.pauses.get(name).copied(),
+            named: exact.is_some(),
+        }
+    }
+
+    /// Changes what is set for a name or a pattern; what `limits` leaves open stays.
+    pub(crate) fn set(&mut self, name: &SlotKey, limits: &SlotLimits) {
+        match pattern(name.as_str()) {
+            Some(end) => {
+                let (known, in_force) = self.patterns.entry(end.into()).or_default();
+                known.merge(limits);
+                *in_force = Arc::new(known.over(&self.defaults));
+            }
+            None => self.exact.entry(name.clone()).or_default().merge(limits),
+        }
+    }
+
+    pub(crate) fn set_defaults(&mut self, limits: &SlotLimits) {
+        self.defaults = Arc::new(limits.over(&self.defaults));
+        for (known, in_force) in self.patterns.values_mut() {
+            *in_force = Arc::new(known.over(&self.defaults));
+        }
+    }
+
+    /// Remembers a pause, and forgets those that are past.
+    pub(crate) fn pause(&mut self, name: SlotKey, until: Tick, now: Tick) {
+        self.pauses.retain(|_, until| *until > now);
+        let known = self.pauses.entry(name).or_insert(until);
+        *known = until.max(*known);
+    }
+
+    pub(crate) fn resume(&mut self, name: &str) {
+        self.pauses.remove(name);
+    }
+}

@@ -1,0 +1,353 @@
+//! The table of slots: look-up, recycling, and the bound on their number.
+//!
+//! It is made of many small shards, so that growing, shrinking and looking through it come in small pieces.
+//! New handles to a slot come only from the table, under its shard's lock, or from a handle that is alive: so
+//! "the table's is the only one", seen under that lock, stays true while it is held.
+
+use std::hash::BuildHasher;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use foldhash::quality::RandomState;
+use hashbrown::HashTable;
+
+use super::settings::{Setting, Settings};
+use super::stats::Tally;
+use super::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
+use super::tick::Tick;
+use super::{Common, Slot};
+use crate::config::SlotConfig;
+use crate::error::{SlotError, SlotErrorKind};
+use crate::jitter::nanos;
+use crate::key::{KeyRef, SlotKey};
+
+/// How many slots one request, or one hold of a lock, visits at most.
+const PIECE: usize = 64;
+
+/// How many shards are looked at in search of those.
+const SHARDS_PER_PIECE: usize = 16;
+
+/// How many slots a shard is meant for.
+const SLOTS_PER_SHARD: usize = 1024;
+
+#[derive(Debug)]
+pub(crate) struct Table {
+    common: Arc<Common>,
+    settings: RwLock<Settings>,
+    hasher: RandomState,
+    shards: Box<[Mutex<Shard>]>,
+    /// Slots that count, those about to be inserted included.
+    len: AtomicUsize,
+    max: usize,
+    overflow: Option<SlotKey>,
+    idle_timeout: u64,
+    /// Where the next piece begins: shard in the upper half, place in it, from the end, in the lower.
+    cursor: AtomicU64,
+    recycled: Mutex<(u64, Tally)>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    index: HashTable<u32>,
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    hash: u64,
+    slot: Arc<Slot>,
+}
+
+// === impl Table ===
+
+impl Table {
+    pub(crate) fn new(config: &SlotConfig) -> Self {
+        let max = config.max_slots.unwrap_or(usize::MAX);
+        let shards = (max / SLOTS_PER_SHARD).clamp(8, 1024).next_power_of_two();
+        Self {
+            common: Arc::new(Common::new(config.total)),
+            settings: RwLock::new(Settings::new(config)),
+            hasher: RandomState::default(),
+            shards: (0..shards).map(|_| Mutex::new(Shard::default())).collect(),
+            len: AtomicUsize::new(0),
+            max,
+            overflow: config.overflow.clone(),
+            idle_timeout: nanos(config.idle_timeout),
+            cursor: AtomicU64::new(0),
+            recycled: Mutex::new((0, Tally::default())),
+        }
+    }
+
+    pub(crate) fn common(&self) -> &Arc<Common> {
+        &self.common
+    }
+
+    /// The slot of that name, made now if need be.
+    pub(crate) fn slot(&self, key: KeyRef<'_>) -> Result<Arc<Slot>, SlotError> {
+        if self.common.is_sweep_due() {
+            self.sweep();
+        }
+        self.find(&key).map_or_else(|| self.make(key), Ok)
+    }
+
+    /// The slot of that name, if there is one.
+    pub(crate) fn find(&self, key: &KeyRef<'_>) -> Option<Arc<Slot>> {
+        key.with_bytes(|name| {
+            let hash = self.hasher.hash_one(name);
+            self.shard(hash).lock().find(hash, name).cloned()
+        })
+    }
+
+    fn shard(&self, hash: u64) -> &Mutex<Shard> {
+        // The table inside uses the lowest and the highest bits.
+        &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]
+    }
+
+    #[cold]
+    fn make(&self, key: KeyRef<'_>) -> Result<Arc<Slot>, SlotError> {
+        let key = key.into_key();
+        if self.common.is_closed() {
+            return Err(self.refuse(SlotErrorKind::Closed, key));
+        }
+        let named = self.settings().of(key.as_str()).named || self.overflow.as_ref() == Some(&key);
+        // The place is reserved before the slot is made, so that there is never one too many.
+        let has_room = named || self.reserve() || (self.evict() && self.reserve());
+        if !has_room {
+            return match &self.overflow {
+                Some(overflow) => self.find(&overflow.into()).map_or_else(|| self.make(overflow.into()), Ok),
+                None => Err(self.refuse(SlotErrorKind::TooManySlots, key)),
+            };
+        }
+        let name = key.as_str().as_bytes();
+        let hash = self.hasher.hash_one(name);
+        let mut shard = self.shard(hash).lock();
+        if let Some(slot) = shard.find(hash, name) {
+            // Somebody else was faster.
+            let slot = slot.clone();
+            drop(shard);
+            self.len.fetch_sub(usize::from(!named), Ordering::Relaxed);
+            return Ok(slot);
+        }
+        // Read under the shard's lock: whoever changes settings later finds the slot there.
+        let Setting { limits, paused, .. } = self.settings().of(key.as_str());
+        let slot = Arc::new(Slot::new(key, !named, self.common.clone(), limits, paused));
+        shard.insert(hash, slot.clone());
+        drop(shard);
+        self.plan_sweep();
+        Ok(slot)
+    }
+
+    fn refuse(&self, kind: SlotErrorKind, key: SlotKey) -> SlotError {
+        self.recycled.lock().1.refused += 1;
+        SlotError::outside(kind, key)
+    }
+
+    fn reserve(&self) -> bool {
+        let more = |len: usize| (len < self.max).then_some(len + 1);
+        self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Makes room for one more by recycling a slot that is idle, for however short a time. Looks at one piece.
+    fn evict(&self) -> bool {
+        self.piece(self.common.epoch.now(), 0, 1).1 > 0
+    }
+
+    // --- recycling
+
+    /// Recycles what one piece of the table has to recycle. For whoever does that and nothing else.
+    pub(crate) fn sweep_piece(&self) {
+        self.piece(self.common.epoch.now(), self.idle_timeout, PIECE);
+    }
+
+    /// Looks through one piece of the table, and says when the next is due.
+    #[cold]
+    fn sweep(&self) {
+        // Due => Taken. One request at a time pays.
+        if self.common.sweep_at.swap(u64::MAX, Ordering::Relaxed) == 0 {
+            let now = self.common.epoch.now();
+            let (visited, freed) = self.piece(now, self.idle_timeout, PIECE);
+            // While it pays, go on; else go round in half the idle timeout.
+            let wait = if freed * 4 > visited { 0 } else { self.sweep_interval() };
+            self.common.sweep_at.store(now.plus(wait).nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// The first slot begins the rounds.
+    fn plan_sweep(&self) {
+        let at = &self.common.sweep_at;
+        if at.load(Ordering::Relaxed) == u64::MAX {
+            let due = self.common.epoch.now().plus(self.sweep_interval());
+            let _ = at.compare_exchange(u64::MAX, due.nanos(), Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// How long to wait between two pieces, in nanoseconds, to go round in half the idle timeout.
+    pub(crate) fn sweep_interval(&self) -> u64 {
+        let pieces = self.len.load(Ordering::Relaxed) / PIECE + 1;
+        self.idle_timeout / 2 / pieces as u64
+    }
+
+    /// Visits up to [`PIECE`] slots from the cursor on and recycles up to `most` that have been idle for `timeout`
+    /// nanoseconds. Returns how many were visited and how many recycled.
+    fn piece(&self, now: Tick, timeout: u64, most: usize) -> (usize, usize) {
+        let cursor = self.cursor.load(Ordering::Relaxed);
+        let (mut at, mut place) = ((cursor >> 32) as usize, cursor as u32 as usize);
+        let (mut visited, mut freed) = (0, 0);
+        for _ in 0..SHARDS_PER_PIECE {
+            let mut shard = self.shards[at & (self.shards.len() - 1)].lock();
+            // From the end: the one that takes a removed one's place has been visited already.
+            place = place.min(shard.entries.len());
+            let mut gone = Vec::new();
+            while place > 0 && visited < PIECE && freed < most {
+                (place, visited) = (place - 1, visited + 1);
+                if shard.entries[place].is_idle(now, timeout) {
+                    freed += 1;
+                    gone.push(shard.remove(place));
+                }
+            }
+            if !gone.is_empty() {
+                shard.shrink();
+            }
+            drop(shard);
+            self.bury(gone);
+            if place > 0 {
+                break;
+            }
+            (at, place) = (at.wrapping_add(1), u32::MAX as usize);
+        }
+        self.cursor.store((at as u64) << 32 | place as u64, Ordering::Relaxed);
+        (visited, freed)
+    }
+
+    /// Recycles all that have been idle for the idle timeout.
+    pub(crate) fn retain_recent(&self) {
+        let now = self.common.epoch.now();
+        for shard in &self.shards {
+            let mut place = usize::MAX;
+            while place > 0 {
+                let mut shard = shard.lock();
+                place = place.min(shard.entries.len());
+                let stop = place.saturating_sub(PIECE);
+                let mut gone = Vec::new();
+                while place > stop {
+                    place -= 1;
+                    if shard.entries[place].is_idle(now, self.idle_timeout) {
+                        gone.push(shard.remove(place));
+                    }
+                }
+                shard.shrink();
+                drop(shard);
+                self.bury(gone);
+            }
+        }
+    }
+
+    fn bury(&self, gone: Vec<Arc<Slot>>) {
+        for slot in gone {
+            self.len.fetch_sub(usize::from(slot.counts()), Ordering::Relaxed);
+            // Nobody else has a handle any more.
+            if let Some(slot) = Arc::into_inner(slot) {
+                let mut recycled = self.recycled.lock();
+                recycled.0 += 1;
+                recycled.1.add(&slot.into_tally());
+            }
+        }
+    }
+
+    // --- all slots
+
+    /// Calls `f` with every slot that is there from beginning to end, a few at a time and without a lock.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(&Arc<Slot>)) {
+        let mut piece: Vec<Arc<Slot>> = Vec::with_capacity(PIECE);
+        for shard in &self.shards {
+            let mut place = usize::MAX;
+            while place > 0 {
+                let shard = shard.lock();
+                place = place.min(shard.entries.len());
+                let start = place.saturating_sub(PIECE);
+                piece.extend(shard.entries[start..place].iter().map(|entry| entry.slot.clone()));
+                drop(shard);
+                place = start;
+                piece.drain(..).for_each(|slot| f(&slot));
+            }
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
+    }
+
+    pub(crate) fn recycled(&self) -> (u64, Tally) {
+        self.recycled.lock().clone()
+    }
+
+    // --- settings
+
+    fn settings(&self) -> std::sync::RwLockReadGuard<'_, Settings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes settings; the slots that are there have to be told afterwards.
+    pub(crate) fn set(&self, f: impl FnOnce(&mut Settings)) {
+        f(&mut self.settings.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Has a slot take the limits that are set for it. They are read under the slot's lock: of two changes at
+    /// the same time, the one that comes last to the slot brings the settings of both.
+    pub(crate) fn bring_limits(&self, slot: &Slot) {
+        slot.set_limits(|| self.settings().of(slot.key().as_str()).limits);
+    }
+
+    /// The same for the pause.
+    pub(crate) fn bring_pause(&self, slot: &Slot) {
+        slot.set_pause(|| self.settings().of(slot.key().as_str()).paused);
+    }
+}
+
+// === impl Shard ===
+
+impl Shard {
+    fn find(&self, hash: u64, name: &[u8]) -> Option<&Arc<Slot>> {
+        let same = |place: &u32| self.entries[*place as usize].slot.key().as_str().as_bytes() == name;
+        let place = self.index.find(hash, same)?;
+        Some(&self.entries[*place as usize].slot)
+    }
+
+    fn insert(&mut self, hash: u64, slot: Arc<Slot>) {
+        let place = self.entries.len() as u32;
+        self.entries.push(Entry { hash, slot });
+        self.index.insert_unique(hash, place, |place| self.entries[*place as usize].hash);
+    }
+
+    fn remove(&mut self, place: usize) -> Arc<Slot> {
+        let entry = self.entries.swap_remove(place);
+        if let Ok(found) = self.index.find_entry(entry.hash, |at| *at as usize == place) {
+            found.remove();
+        }
+        if let Some(moved) = self.entries.get(place) {
+            let from = self.entries.len() as u32;
+            if let Some(at) = self.index.find_mut(moved.hash, |at| *at == from) {
+                *at = place as u32;
+            }
+        }
+        entry.slot
+    }
+
+    /// Gives storage back when most of it is unused.
+    fn shrink(&mut self) {
+        let len = self.entries.len();
+        if self.entries.capacity() > 4 * len.max(4) {
+            self.entries.shrink_to(2 * len);
+            let entries = &self.entries;
+            self.index.shrink_to(2 * len, |place| entries[*place as usize].hash);
+        }
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// Called under the shard's lock, where the table's handle can be seen to be the only one.
+    fn is_idle(&self, now: Tick, timeout: u64) -> bool {
+        Arc::strong_count(&self.slot) == 1 && self.slot.is_idle(now, timeout)
+    }
+}
