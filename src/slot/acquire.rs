@@ -9,7 +9,10 @@ use std::task::{Context, Poll, ready};
 use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep_until};
 
-use super::{Clocks, Slot, SlotPermit, Step, Ticket};
+use super::Slot;
+use super::permit::SlotPermit;
+use super::queue::Clocks;
+use super::ticket::{Step, Ticket};
 use crate::error::SlotError;
 
 pin_project! {

@@ -8,17 +8,22 @@
 //! the lock and woken, or dropped, after it: both run code that is not ours.
 
 mod acquire;
+mod change;
+mod common;
 mod drain;
 mod list;
 mod pace;
 mod permit;
 mod queue;
 mod settings;
+mod sight;
 mod slots;
+mod state;
 mod stats;
 mod sync;
 mod table;
 mod tick;
+mod ticket;
 mod total;
 
 use std::sync::Arc;
@@ -31,28 +36,18 @@ pub use self::slots::{Slots, Sweeper};
 pub(crate) use self::stats::Outcome;
 pub use self::stats::{Counts, Phases, Recycled, SlotStats, Snapshot, TotalStats};
 
-use self::drain::Drain;
+use self::common::Common;
 use self::list::List;
 use self::pace::Pace;
-use self::queue::{Clocks, Queue};
+use self::queue::Queue;
+use self::state::{After, Shut, State};
 use self::stats::{Phase, Tally};
-use self::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
-use self::tick::{Epoch, Tick};
-use self::total::{InLine, Total};
-use crate::error::{Details, SlotError, SlotErrorKind, WaitReason};
+use self::sync::Mutex;
+use self::tick::Tick;
+use self::ticket::{Step, Ticket, earlier};
+use crate::error::{SlotError, SlotErrorKind, WaitReason};
 use crate::key::SlotKey;
 use crate::limits::Limits;
-
-/// What all slots of one table share.
-#[derive(Debug)]
-pub(crate) struct Common {
-    pub(crate) epoch: Epoch,
-    pub(crate) closed: AtomicBool,
-    /// The tick at which a piece of the table is due to be looked through; 0 when it is due now.
-    pub(crate) sweep_at: AtomicU64,
-    pub(crate) total: Total<Arc<Slot>>,
-    pub(crate) drain: Drain,
-}
 
 /// One slot.
 #[derive(Debug)]
@@ -62,92 +57,6 @@ pub(crate) struct Slot {
     counts: bool,
     common: Arc<Common>,
     state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    limits: Arc<Limits>,
-    /// Those in flight, in order of their starts.
-    permits: List<Tick>,
-    /// How many of them are in the body.
-    in_body: usize,
-    pace: Pace,
-    /// `None` when nobody waits, so that an idle slot keeps no storage of a queue.
-    queue: Option<Box<Queue>>,
-    /// The slot's place in the line for the total; only while somebody waits.
-    in_line: InLine,
-    /// Whether the permits have units of the total.
-    has_units: bool,
-    /// Whether the slot was closed.
-    closed: bool,
-    /// When it was last left.
-    idle_since: Tick,
-    tally: Tally,
-}
-
-/// One waiter's side of the queue.
-#[derive(Debug, Default)]
-pub(crate) struct Ticket {
-    /// Its place in the queue.
-    index: Option<u32>,
-    /// When it was first polled.
-    asked: Option<Tick>,
-    deadline: Option<Tick>,
-    /// The queue's clocks when it came; once it has left, how long it waited by reason.
-    clocks: Clocks,
-}
-
-/// What a poll comes to.
-#[derive(Debug)]
-pub(crate) enum Step {
-    Started(SlotPermit),
-    /// Not yet. Poll again when woken, or at that moment.
-    Wait(Option<Tick>),
-    Refused(SlotError),
-}
-
-/// A gate that is shut, and when it opens if that is known.
-struct Shut(WaitReason, Option<Tick>);
-
-/// What is to be done when the lock is free again. Both may run anybody's code.
-#[derive(Default)]
-#[must_use]
-struct After {
-    wake: Option<Waker>,
-    called: Option<Arc<Slot>>,
-    drained: Option<List<Waker>>,
-    /// Not needed any more, only to be dropped.
-    old: Option<Waker>,
-}
-
-// === impl Common ===
-
-impl Common {
-    pub(crate) fn new(total: Option<usize>) -> Self {
-        Self {
-            epoch: Epoch::new(),
-            closed: AtomicBool::new(false),
-            sweep_at: AtomicU64::new(u64::MAX),
-            total: Total::new(total),
-            drain: Drain::new(),
-        }
-    }
-
-    fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
-    }
-
-    /// Notes that a piece of the table is due; the next look-up pays for it.
-    fn mind_sweep(&self, now: Tick) {
-        let at = self.sweep_at.load(Ordering::Relaxed);
-        if at != 0 && at <= now.nanos() {
-            self.sweep_at.store(0, Ordering::Relaxed);
-        }
-    }
-
-    fn is_sweep_due(&self) -> bool {
-        self.sweep_at.load(Ordering::Relaxed) == 0
-    }
 }
 
 // === impl Slot ===
@@ -448,203 +357,5 @@ impl Slot {
     fn wake_first(&self, now: Tick) {
         let waker = self.state.lock().wake_first(now);
         waker.into_iter().for_each(Waker::wake);
-    }
-
-    /// Changes something that gates depend on, and has the first waiter look at them.
-    fn change(&self, f: impl FnOnce(&mut State)) {
-        let now = self.common.epoch.now();
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        f(&mut state);
-        if state.own_gate(now).is_some() {
-            self.leave_line(&mut state, &mut after);
-        }
-        after.wake = state.wake_first(now);
-        drop(state);
-        after.run(now);
-    }
-
-    pub(crate) fn set_limits(&self, limits: impl FnOnce() -> Arc<Limits>) {
-        self.change(|state| state.limits = limits());
-    }
-
-    pub(crate) fn set_pause(&self, until: impl FnOnce() -> Option<Tick>) {
-        self.change(|state| state.pace.not_before = until());
-    }
-
-    /// Has the permits from before the cap take their units.
-    pub(crate) fn adopt_units(&self) {
-        let mut state = self.state.lock();
-        self.count_units(&mut state);
-    }
-
-    /// Wakes everybody who waits: they find the slots closed.
-    pub(crate) fn close(&self) {
-        let now = self.common.epoch.now();
-        let mut after = After::default();
-        let mut state = self.state.lock();
-        if !state.closed && !state.permits.is_empty() {
-            self.common.drain.enter();
-        }
-        state.closed = true;
-        self.leave_line(&mut state, &mut after);
-        let wakers: Vec<Waker> = match &mut state.queue {
-            Some(queue) => queue.waiters.iter_mut().filter_map(|waiter| waiter.wake(now)).collect(),
-            None => Vec::new(),
-        };
-        drop(state);
-        after.run(now);
-        wakers.into_iter().for_each(Waker::wake);
-    }
-
-    /// Whether it has been idle for `timeout` nanoseconds and has no pace to remember. Gives back what storage
-    /// an idle slot can spare.
-    pub(crate) fn is_idle(&self, now: Tick, timeout: u64) -> bool {
-        let mut state = self.state.lock();
-        if !state.permits.is_empty() || state.waiting() > 0 {
-            return false;
-        }
-        let rested = now.since(state.idle_since) >= timeout;
-        if rested {
-            state.permits.shrink();
-        }
-        rested && state.pace.next(&state.limits).is_none_or(|next| next <= now)
-    }
-
-    /// The tally of a slot that is no more.
-    pub(crate) fn into_tally(self) -> Tally {
-        std::mem::take(&mut self.state.lock().tally)
-    }
-
-    pub(crate) fn stats(&self) -> SlotStats {
-        let epoch = self.common.epoch;
-        let now = epoch.now();
-        let state = self.state.lock();
-        let (in_flight, waiting) = (state.permits.len(), state.waiting());
-        let queue = state.queue.as_ref().filter(|_| waiting > 0);
-        let mut inside = [0; 5];
-        inside[Phase::Headers.index()] = in_flight - state.in_body;
-        inside[Phase::Body.index()] = state.in_body;
-        if let Some(queue) = queue {
-            inside[Phase::Waiting(queue.gate()).index()] = waiting;
-        }
-        SlotStats {
-            key: self.key.clone(),
-            limits: Limits::clone(&state.limits),
-            in_flight,
-            waiting,
-            reason: queue.map(|queue| queue.gate()),
-            oldest_permit: state.permits.front().map(|start| now.duration_since(*start)),
-            oldest_waiter: queue
-                .and_then(|queue| queue.waiters.front())
-                .map(|first| now.duration_since(first.asked)),
-            next_start: state
-                .pace
-                .next(&state.limits)
-                .filter(|next| *next > now)
-                .map(|next| epoch.instant(next)),
-            paused_until: state.pace.paused_until(now).map(|until| epoch.instant(until)),
-            stalled: queue.and_then(|queue| queue.stalled(now)).map(std::time::Duration::from_nanos),
-            times: state.tally.times(inside, now),
-            longest: state.tally.longest(),
-            counts: state.tally.counts(in_flight, waiting),
-        }
-    }
-
-    fn error(&self, state: &State, kind: SlotErrorKind, asked: Tick, now: Tick) -> SlotError {
-        let queue = state.queue.as_ref().filter(|queue| !queue.waiters.is_empty());
-        let next = state.pace.next(&state.limits).filter(|next| *next > now);
-        SlotError(Box::new(Details {
-            kind,
-            slot: self.key.clone(),
-            reason: queue.map(|queue| queue.gate()),
-            waited: now.duration_since(asked),
-            in_flight: state.permits.len(),
-            oldest: state.permits.front().map(|start| now.duration_since(*start)),
-            stalled: queue.and_then(|queue| queue.stalled(now)).map(std::time::Duration::from_nanos),
-            earliest_start: next.map(|next| self.common.epoch.instant(next)),
-        }))
-    }
-}
-
-// === impl State ===
-
-impl State {
-    fn waiting(&self) -> usize {
-        self.queue.as_ref().map_or(0, |queue| queue.waiters.len())
-    }
-
-    fn is_first(&self, index: u32) -> bool {
-        self.queue.as_ref().is_some_and(|queue| queue.waiters.first() == Some(index))
-    }
-
-    fn is_full(&self) -> bool {
-        self.limits.concurrency.is_some_and(|concurrency| self.permits.len() >= concurrency)
-    }
-
-    /// The first of the slot's own gates that is shut.
-    fn own_gate(&self, now: Tick) -> Option<Shut> {
-        if self.is_full() {
-            return Some(Shut(WaitReason::Concurrency, None));
-        }
-        let next = self.pace.next(&self.limits).filter(|next| *next > now);
-        next.map(|next| Shut(WaitReason::Pace, Some(next)))
-    }
-
-    /// What those who wait are waiting for.
-    fn gate(&self) -> WaitReason {
-        self.queue.as_ref().map_or(WaitReason::Concurrency, |queue| queue.gate())
-    }
-
-    fn stand_at(&mut self, gate: WaitReason, now: Tick) {
-        if let Some(queue) = &mut self.queue {
-            queue.stand_at(gate, now, &mut self.tally);
-        }
-    }
-
-    fn wake_first(&mut self, now: Tick) -> Option<Waker> {
-        self.queue.as_mut()?.wake_first(now)
-    }
-
-    /// Busy => Idle. The queue's storage goes, and the time until it is recycled begins.
-    fn rest(&mut self, now: Tick) {
-        self.queue = None;
-        self.idle_since = now;
-    }
-}
-
-// === impl After ===
-
-impl After {
-    fn run(self, now: Tick) {
-        if let Some(waker) = self.wake {
-            waker.wake();
-        }
-        if let Some(slot) = self.called {
-            slot.wake_first(now);
-        }
-        if let Some(mut drained) = self.drained {
-            while let Some(waker) = drained.first().and_then(|index| drained.remove(index)) {
-                waker.wake();
-            }
-        }
-        drop(self.old);
-    }
-}
-
-// === impl Ticket ===
-
-impl Ticket {
-    /// How long it waited by reason, in nanoseconds, once it has started.
-    pub(crate) fn waited(&self) -> Clocks {
-        self.clocks
-    }
-}
-
-/// The earlier of two moments, where there is one.
-fn earlier(a: Option<Tick>, b: Option<Tick>) -> Option<Tick> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
     }
 }

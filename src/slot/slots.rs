@@ -10,13 +10,14 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::Slot;
 use super::acquire::Acquire;
+use super::common::Common;
 use super::drain::Drained;
 use super::permit::SlotPermit;
 use super::stats::{Recycled, SlotStats, Snapshot, TotalStats};
 use super::sync::Ordering;
 use super::table::Table;
-use super::{Common, Slot};
 use crate::config::{ConfigError, SlotConfig, pattern};
 use crate::error::SlotError;
 use crate::key::{KeyRef, SlotKey};

@@ -10,11 +10,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 use foldhash::quality::RandomState;
 use hashbrown::HashTable;
 
+use super::Slot;
+use super::common::Common;
 use super::settings::{Setting, Settings};
 use super::stats::Tally;
 use super::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 use super::tick::Tick;
-use super::{Common, Slot};
 use crate::config::SlotConfig;
 use crate::error::{SlotError, SlotErrorKind};
 use crate::jitter::nanos;

@@ -1,0 +1,83 @@
+//! Looking at a slot, under its lock.
+
+use std::time::Duration;
+
+use super::Slot;
+use super::state::State;
+use super::stats::{Phase, SlotStats, Tally};
+use super::tick::Tick;
+use crate::error::{Details, SlotError, SlotErrorKind};
+use crate::limits::Limits;
+
+// === impl Slot ===
+
+impl Slot {
+    /// Whether it has been idle for `timeout` nanoseconds and has no pace to remember. Gives back what storage
+    /// an idle slot can spare.
+    pub(crate) fn is_idle(&self, now: Tick, timeout: u64) -> bool {
+        let mut state = self.state.lock();
+        if !state.permits.is_empty() || state.waiting() > 0 {
+            return false;
+        }
+        let rested = now.since(state.idle_since) >= timeout;
+        if rested {
+            state.permits.shrink();
+        }
+        rested && state.pace.next(&state.limits).is_none_or(|next| next <= now)
+    }
+
+    /// The tally of a slot that is no more.
+    pub(crate) fn into_tally(self) -> Tally {
+        std::mem::take(&mut self.state.lock().tally)
+    }
+
+    pub(crate) fn stats(&self) -> SlotStats {
+        let epoch = self.common.epoch;
+        let now = epoch.now();
+        let state = self.state.lock();
+        let (in_flight, waiting) = (state.permits.len(), state.waiting());
+        let queue = state.queue.as_ref().filter(|_| waiting > 0);
+        let mut inside = [0; 5];
+        inside[Phase::Headers.index()] = in_flight - state.in_body;
+        inside[Phase::Body.index()] = state.in_body;
+        if let Some(queue) = queue {
+            inside[Phase::Waiting(queue.gate()).index()] = waiting;
+        }
+        SlotStats {
+            key: self.key.clone(),
+            limits: Limits::clone(&state.limits),
+            in_flight,
+            waiting,
+            reason: queue.map(|queue| queue.gate()),
+            oldest_permit: state.permits.front().map(|start| now.duration_since(*start)),
+            oldest_waiter: queue
+                .and_then(|queue| queue.waiters.front())
+                .map(|first| now.duration_since(first.asked)),
+            next_start: state
+                .pace
+                .next(&state.limits)
+                .filter(|next| *next > now)
+                .map(|next| epoch.instant(next)),
+            paused_until: state.pace.paused_until(now).map(|until| epoch.instant(until)),
+            stalled: queue.and_then(|queue| queue.stalled(now)).map(Duration::from_nanos),
+            times: state.tally.times(inside, now),
+            longest: state.tally.longest(),
+            counts: state.tally.counts(in_flight, waiting),
+        }
+    }
+
+    pub(super) fn error(&self, state: &State, kind: SlotErrorKind, asked: Tick, now: Tick) -> SlotError {
+        let queue = state.queue.as_ref().filter(|queue| !queue.waiters.is_empty());
+        let next = state.pace.next(&state.limits).filter(|next| *next > now);
+        SlotError(Box::new(Details {
+            kind,
+            slot: self.key.clone(),
+            reason: queue.map(|queue| queue.gate()),
+            waited: now.duration_since(asked),
+            in_flight: state.permits.len(),
+            oldest: state.permits.front().map(|start| now.duration_since(*start)),
+            stalled: queue.and_then(|queue| queue.stalled(now)).map(Duration::from_nanos),
+            earliest_start: next.map(|next| self.common.epoch.instant(next)),
+        }))
+    }
+}

@@ -1,0 +1,114 @@
+//! What the lock of a slot guards, and what is left to do after it.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::Slot;
+use super::list::List;
+use super::pace::Pace;
+use super::queue::Queue;
+use super::stats::Tally;
+use super::tick::Tick;
+use super::total::InLine;
+use crate::error::WaitReason;
+use crate::limits::Limits;
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) limits: Arc<Limits>,
+    /// Those in flight, in order of their starts.
+    pub(super) permits: List<Tick>,
+    /// How many of them are in the body.
+    pub(super) in_body: usize,
+    pub(super) pace: Pace,
+    /// `None` when nobody waits, so that an idle slot keeps no storage of a queue.
+    pub(super) queue: Option<Box<Queue>>,
+    /// The slot's place in the line for the total; only while somebody waits.
+    pub(super) in_line: InLine,
+    /// Whether the permits have units of the total.
+    pub(super) has_units: bool,
+    /// Whether the slot was closed.
+    pub(super) closed: bool,
+    /// When it was last left.
+    pub(super) idle_since: Tick,
+    pub(super) tally: Tally,
+}
+
+/// A gate that is shut, and when it opens if that is known.
+pub(super) struct Shut(pub(super) WaitReason, pub(super) Option<Tick>);
+
+/// What is to be done when the lock is free again. Both may run anybody's code.
+#[derive(Default)]
+#[must_use]
+pub(super) struct After {
+    pub(super) wake: Option<Waker>,
+    pub(super) called: Option<Arc<Slot>>,
+    pub(super) drained: Option<List<Waker>>,
+    /// Not needed any more, only to be dropped.
+    pub(super) old: Option<Waker>,
+}
+
+// === impl State ===
+
+impl State {
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.as_ref().map_or(0, |queue| queue.waiters.len())
+    }
+
+    pub(super) fn is_first(&self, index: u32) -> bool {
+        self.queue.as_ref().is_some_and(|queue| queue.waiters.first() == Some(index))
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.limits.concurrency.is_some_and(|concurrency| self.permits.len() >= concurrency)
+    }
+
+    /// The first of the slot's own gates that is shut.
+    pub(super) fn own_gate(&self, now: Tick) -> Option<Shut> {
+        if self.is_full() {
+            return Some(Shut(WaitReason::Concurrency, None));
+        }
+        let next = self.pace.next(&self.limits).filter(|next| *next > now);
+        next.map(|next| Shut(WaitReason::Pace, Some(next)))
+    }
+
+    /// What those who wait are waiting for.
+    pub(super) fn gate(&self) -> WaitReason {
+        self.queue.as_ref().map_or(WaitReason::Concurrency, |queue| queue.gate())
+    }
+
+    pub(super) fn stand_at(&mut self, gate: WaitReason, now: Tick) {
+        if let Some(queue) = &mut self.queue {
+            queue.stand_at(gate, now, &mut self.tally);
+        }
+    }
+
+    pub(super) fn wake_first(&mut self, now: Tick) -> Option<Waker> {
+        self.queue.as_mut()?.wake_first(now)
+    }
+
+    /// Busy => Idle. The queue's storage goes, and the time until it is recycled begins.
+    pub(super) fn rest(&mut self, now: Tick) {
+        self.queue = None;
+        self.idle_since = now;
+    }
+}
+
+// === impl After ===
+
+impl After {
+    pub(super) fn run(self, now: Tick) {
+        if let Some(waker) = self.wake {
+            waker.wake();
+        }
+        if let Some(slot) = self.called {
+            slot.wake_first(now);
+        }
+        if let Some(mut drained) = self.drained {
+            while let Some(waker) = drained.first().and_then(|index| drained.remove(index)) {
+                waker.wake();
+            }
+        }
+        drop(self.old);
+    }
+}

@@ -1,0 +1,44 @@
+//! One waiter's side of the queue, and what a poll comes to.
+
+use super::permit::SlotPermit;
+use super::queue::Clocks;
+use super::tick::Tick;
+use crate::error::SlotError;
+
+/// One waiter's side of the queue.
+#[derive(Debug, Default)]
+pub(crate) struct Ticket {
+    /// Its place in the queue.
+    pub(super) index: Option<u32>,
+    /// When it was first polled.
+    pub(super) asked: Option<Tick>,
+    pub(super) deadline: Option<Tick>,
+    /// The queue's clocks when it came; once it has left, how long it waited by reason.
+    pub(super) clocks: Clocks,
+}
+
+/// What a poll comes to.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Started(SlotPermit),
+    /// Not yet. Poll again when woken, or at that moment.
+    Wait(Option<Tick>),
+    Refused(SlotError),
+}
+
+// === impl Ticket ===
+
+impl Ticket {
+    /// How long it waited by reason, in nanoseconds, once it has started.
+    pub(crate) fn waited(&self) -> Clocks {
+        self.clocks
+    }
+}
+
+/// The earlier of two moments, where there is one.
+pub(super) fn earlier(a: Option<Tick>, b: Option<Tick>) -> Option<Tick> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
