@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use http::{Method, Request, Response};
 use http_body::Body;
@@ -21,7 +21,7 @@ use crate::timings::SlotTimings;
 use crate::upgrade::{self, UpgradePermit};
 
 pin_project! {
-    /// Resolves with the response, whose body keeps the permit.
+    /// Resolves with the response, whose body keeps the permit. Once it has resolved it stays pending.
     ///
     /// # Cancel safety
     ///
@@ -31,27 +31,21 @@ pin_project! {
     ///
     /// Polling panics outside a tokio runtime with time enabled if the request has to wait for a moment (the pace,
     /// or a wait timeout).
+    // Waiting => (Readying | Done)     The place in the queue is ours; `call` is kept, nothing of it is held.
+    // Readying => (Calling | Done)     Started: `held`; the inner service is not ready.
+    // Calling => Done                  Started: `held`; `future` is there and `call` is not.
+    // Done                             Neither `call` nor `future`.
+    // These are fields and not variants, so that a step moves only what changes.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, B, F, R> {
         #[pin]
-        state: State<S, B, F>,
+        acquire: Acquire,
+        call: Option<Call<S, B>>,
+        #[pin]
+        future: Option<F>,
+        held: Option<Held>,
         reject: R,
         with_timings: bool,
-        // How long it waited by reason, in nanoseconds.
-        waited: [u64; 3],
-    }
-}
-
-pin_project! {
-    #[project = StateProj]
-    enum State<S, B, F> {
-        // Waiting => (Calling | Done)
-        // Without a permit: the place in the queue is ours, and nothing of the inner service is held.
-        // With one: started, and the inner service is not ready yet.
-        Waiting { #[pin] acquire: Acquire, held: Option<Held>, call: Option<Call<S, B>> },
-        // Calling => Done
-        Calling { #[pin] future: F, held: Option<Held> },
-        Done,
     }
 }
 
@@ -61,23 +55,24 @@ struct Call<S, B> {
     request: Request<B>,
 }
 
-/// A permit until the response is there. Dropping it counts as `outcome`.
-struct Held {
-    place: Place,
-    hold: Hold,
-    outcome: Outcome,
+/// A permit until the response is there.
+enum Held {
+    Own(SlotPermit),
+    /// For a request that asks for an upgrade: whoever has a copy may take the permit away.
+    Shared(Shared),
 }
 
-enum Place {
-    /// `None` only while it is being moved on.
-    Own(Option<SlotPermit>),
-    /// For a request that asks for an upgrade: whoever has a copy may take the permit away.
-    Shared { permit: UpgradePermit, to_connect: bool },
+struct Shared {
+    permit: UpgradePermit,
+    to_connect: bool,
+    /// What the permit counts as if it goes now, and nobody has taken it.
+    outcome: Outcome,
 }
 
 // === impl ResponseFuture ===
 
 impl<S, B, F, R> ResponseFuture<S, B, F, R> {
+    #[inline]
     pub(crate) fn new(
         acquire: Acquire,
         service: S,
@@ -85,8 +80,8 @@ impl<S, B, F, R> ResponseFuture<S, B, F, R> {
         reject: R,
         with_timings: bool,
     ) -> Self {
-        let state = State::Waiting { acquire, held: None, call: Some(Call { service, request }) };
-        Self { state, reject, with_timings, waited: [0; 3] }
+        let call = Some(Call { service, request });
+        Self { acquire, call, future: None, held: None, reject, with_timings }
     }
 }
 
@@ -101,73 +96,63 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        loop {
-            match this.state.as_mut().project() {
-                StateProj::Waiting { mut acquire, held, call } => {
-                    let mut risked = match held.take() {
-                        Some(held) => held,
-                        None => match ready!(acquire.as_mut().poll_start(cx)) {
-                            Ok(permit) => {
-                                *this.waited = acquire.waited();
-                                Held::new(permit)
-                            }
-                            Err(error) => {
-                                // Waiting => Done
-                                this.state.set(State::Done);
-                                return Poll::Ready(
-                                    this.reject.refuse(error).map(|it| it.map(SlotBody::free)),
-                                );
-                            }
-                        },
-                    };
-                    let Some(Call { service, .. }) = call else { return Poll::Pending };
-                    // Out of the future while the inner service runs: a panic drops it here, as a failure.
-                    risked.outcome = Outcome::Failed;
-                    match service.poll_ready(cx) {
-                        Poll::Ready(Ok(())) => {
-                            let Some(Call { mut service, mut request }) = call.take() else {
-                                return Poll::Pending;
-                            };
-                            risked.look_at(&mut request);
-                            let future = service.call(request);
-                            risked.outcome = Outcome::Cancelled;
-                            // Waiting => Calling
-                            this.state.set(State::Calling { future, held: Some(risked) });
-                        }
-                        Poll::Ready(Err(error)) => {
-                            // Waiting => Done
-                            this.state.set(State::Done);
-                            drop(risked);
-                            return Poll::Ready(Err(this.reject.inner(error)));
-                        }
-                        Poll::Pending => {
-                            risked.outcome = Outcome::Cancelled;
-                            *held = Some(risked);
-                            return Poll::Pending;
-                        }
+        if let Some(Call { service, request }) = this.call {
+            if this.held.is_none() {
+                match this.acquire.as_mut().poll_start(cx) {
+                    // Waiting => Readying
+                    Poll::Ready(Ok(permit)) => *this.held = Some(Held::Own(permit)),
+                    Poll::Ready(Err(error)) => {
+                        // Waiting => Done
+                        *this.call = None;
+                        return Poll::Ready(match this.reject.refuse(error) {
+                            Ok(response) => Ok(response.map(SlotBody::free)),
+                            Err(error) => Err(error),
+                        });
                     }
+                    Poll::Pending => return Poll::Pending,
                 }
-                StateProj::Calling { future, held } => {
-                    let Some(mut risked) = held.take() else { return Poll::Pending };
-                    risked.outcome = Outcome::Failed;
-                    let result = future.poll(cx);
-                    if result.is_pending() {
-                        risked.outcome = Outcome::Cancelled;
-                        *held = Some(risked);
-                        return Poll::Pending;
-                    }
-                    // Calling => Done
-                    this.state.set(State::Done);
-                    return Poll::Ready(match ready!(result) {
-                        Ok(response) => Ok(risked.respond(response, *this.waited, *this.with_timings)),
-                        Err(error) => {
-                            // The permit goes now, whoever keeps this future or the error.
-                            drop(risked);
-                            Err(this.reject.inner(error))
-                        }
-                    });
+            }
+            let Some(held) = this.held.take() else { return Poll::Pending };
+            // Out of the future while the inner service runs: a panic drops it here, as a failure.
+            let mut held = held.with(Outcome::Failed);
+            match service.poll_ready(cx) {
+                Poll::Ready(Ok(())) => {
+                    held = held.look_at(request);
+                    let Some(Call { mut service, request }) = this.call.take() else { return Poll::Pending };
+                    // Readying => Calling
+                    this.future.set(Some(service.call(request)));
+                    *this.held = Some(held.with(Outcome::Cancelled));
                 }
-                StateProj::Done => return Poll::Pending,
+                Poll::Ready(Err(error)) => {
+                    // Readying => Done
+                    drop(held);
+                    *this.call = None;
+                    return Poll::Ready(Err(this.reject.inner(error)));
+                }
+                Poll::Pending => {
+                    *this.held = Some(held.with(Outcome::Cancelled));
+                    return Poll::Pending;
+                }
+            }
+        }
+        let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Pending };
+        let Some(held) = this.held.take() else { return Poll::Pending };
+        let held = held.with(Outcome::Failed);
+        match future.poll(cx) {
+            Poll::Pending => {
+                *this.held = Some(held.with(Outcome::Cancelled));
+                Poll::Pending
+            }
+            Poll::Ready(Ok(response)) => {
+                // Calling => Done
+                this.future.set(None);
+                Poll::Ready(Ok(held.respond(response, this.acquire.waited(), *this.with_timings)))
+            }
+            Poll::Ready(Err(error)) => {
+                // Calling => Done. The permit goes now, whoever keeps this future or the error.
+                drop(held);
+                this.future.set(None);
+                Poll::Ready(Err(this.reject.inner(error)))
             }
         }
     }
@@ -175,10 +160,11 @@ where
 
 impl<S, B, F, R> fmt::Debug for ResponseFuture<S, B, F, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &self.state {
-            State::Waiting { .. } => "Waiting",
-            State::Calling { .. } => "Calling",
-            State::Done => "Done",
+        let state = match (&self.call, &self.future, &self.held) {
+            (Some(_), _, None) => "Waiting",
+            (Some(_), _, Some(_)) => "Readying",
+            (None, Some(_), _) => "Calling",
+            (None, None, _) => "Done",
         };
         f.debug_struct("ResponseFuture").field("state", &state).finish_non_exhaustive()
     }
@@ -187,64 +173,81 @@ impl<S, B, F, R> fmt::Debug for ResponseFuture<S, B, F, R> {
 // === impl Held ===
 
 impl Held {
-    fn new(permit: SlotPermit) -> Self {
-        let hold = permit.hold();
-        Self { place: Place::Own(Some(permit)), hold, outcome: Outcome::Cancelled }
+    /// Says what it counts as if it is dropped now.
+    #[inline]
+    fn with(mut self, outcome: Outcome) -> Self {
+        match &mut self {
+            Self::Own(permit) => permit.set_outcome(outcome),
+            Self::Shared(shared) => shared.outcome = outcome,
+        }
+        self
     }
 
     /// Takes note of what the request says about the permit, just before the call.
-    fn look_at<B>(&mut self, request: &mut Request<B>) {
+    #[inline]
+    fn look_at<B>(self, request: &mut Request<B>) -> Self {
+        let Self::Own(mut permit) = self else { return self };
         if let Some(hold) = request.extensions().get::<Hold>() {
-            self.hold = *hold;
+            permit.set_hold(*hold);
         }
-        if let (true, Some(permit)) = (upgrade::is_asked(request), self.take()) {
-            let permit = UpgradePermit::new(permit);
-            request.extensions_mut().insert(permit.clone());
-            self.place = Place::Shared { permit, to_connect: *request.method() == Method::CONNECT };
+        if !upgrade::is_asked(request) {
+            return Self::Own(permit);
         }
-    }
-
-    /// The permit, unless somebody took it away.
-    fn take(&mut self) -> Option<SlotPermit> {
-        match &mut self.place {
-            Place::Own(permit) => permit.take(),
-            Place::Shared { permit, .. } => permit.take_back(),
-        }
+        let outcome = permit.outcome();
+        let permit = UpgradePermit::new(permit);
+        request.extensions_mut().insert(permit.clone());
+        Self::Shared(Shared { permit, to_connect: *request.method() == Method::CONNECT, outcome })
     }
 
     /// Hands the permit on to whatever keeps it after the headers.
+    #[inline]
     fn respond<B: Body>(
-        mut self,
+        self,
         mut response: Response<B>,
         waited: [u64; 3],
         with_timings: bool,
     ) -> Response<SlotBody<B>> {
-        self.outcome = Outcome::Finished;
-        let Some(mut permit) = self.take() else { return response.map(SlotBody::free) };
-        let timings =
-            |permit: &mut SlotPermit| SlotTimings::new(permit.key().clone(), waited, permit.headers());
-        let timings = with_timings.then(|| timings(&mut permit));
-        if let Some(timings) = timings.clone() {
-            response.extensions_mut().insert(timings);
+        let (mut permit, handle) = match self {
+            Self::Own(permit) => (permit, None),
+            Self::Shared(mut shared) => match shared.permit.take_back() {
+                Some(permit) => (permit, Some(shared.agreed(&response))),
+                None => {
+                    shared.outcome = Outcome::Finished;
+                    return response.map(SlotBody::free);
+                }
+            },
+        };
+        permit.set_outcome(Outcome::Cancelled);
+        let timings = with_timings.then(|| SlotTimings::new(permit.key().clone(), waited, permit.headers()));
+        if let Some(timings) = &timings {
+            response.extensions_mut().insert(timings.clone());
         }
-        if self.hold == Hold::Headers {
+        if permit.hold() == Hold::Headers {
             permit.end(Outcome::Finished);
             return response.map(SlotBody::free);
         }
-        if let Place::Shared { permit: handle, to_connect } = &self.place {
-            if upgrade::is_agreed(&response, *to_connect) {
-                handle.give(permit);
-                response.extensions_mut().insert(handle.clone());
-                return response.map(SlotBody::free);
-            }
+        if let Some(handle) = handle.flatten() {
+            handle.give(permit);
+            response.extensions_mut().insert(handle);
+            return response.map(SlotBody::free);
         }
-        response.map(|body| SlotBody::holding(body, permit, timings))
+        let (parts, body) = response.into_parts();
+        Response::from_parts(parts, SlotBody::holding(body, permit, timings))
     }
 }
 
-impl Drop for Held {
+// === impl Shared ===
+
+impl Shared {
+    /// The handle, if the response agrees to the upgrade.
+    fn agreed<B>(&self, response: &Response<B>) -> Option<UpgradePermit> {
+        upgrade::is_agreed(response, self.to_connect).then(|| self.permit.clone())
+    }
+}
+
+impl Drop for Shared {
     fn drop(&mut self) {
-        if let Some(permit) = self.take() {
+        if let Some(permit) = self.permit.take_back() {
             permit.end(self.outcome);
         }
     }

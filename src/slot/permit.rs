@@ -47,6 +47,10 @@ impl SlotPermit {
         self.hold
     }
 
+    pub(crate) fn set_hold(&mut self, hold: Hold) {
+        self.hold = hold;
+    }
+
     /// How long the present phase has lasted, in nanoseconds.
     pub(crate) fn lasted(&self) -> u64 {
         self.slot.common().epoch.now().since(self.since)
@@ -74,6 +78,10 @@ impl SlotPermit {
     /// Gives it back.
     pub(crate) fn end(mut self, outcome: Outcome) {
         self.outcome = outcome;
+    }
+
+    pub(crate) fn outcome(&self) -> Outcome {
+        self.outcome
     }
 
     pub(crate) fn set_outcome(&mut self, outcome: Outcome) {

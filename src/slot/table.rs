@@ -183,7 +183,8 @@ impl Table {
 
     /// How long to wait between two pieces, in nanoseconds, to go round in half the idle timeout.
     pub(crate) fn sweep_interval(&self) -> u64 {
-        let pieces = self.len.load(Ordering::Relaxed) / PIECE + 1;
+        let by_slots = self.len.load(Ordering::Relaxed) / PIECE;
+        let pieces = by_slots.max(self.shards.len() / SHARDS_PER_PIECE) + 1;
         self.idle_timeout / 2 / pieces as u64
     }
 
