@@ -41,7 +41,11 @@ enum Repr<'a> {
 
 /// A host cut out of a URI or a header: no user info, brackets, port or trailing dot, but not yet in one case.
 #[derive(Clone, Copy)]
-pub(crate) struct Host<'a>(&'a str);
+pub(crate) struct Host<'a> {
+    name: &'a str,
+    /// Whether it is in its one form already.
+    canonical: bool,
+}
 
 // === impl SlotKey ===
 
@@ -137,6 +141,7 @@ impl<'a> KeyRef<'a> {
     }
 
     /// Calls `f` with the bytes of the name in the one form in which they are compared.
+    #[inline]
     pub(crate) fn with_bytes<T>(&self, f: impl FnOnce(&[u8]) -> T) -> T {
         match &self.0 {
             Repr::Owned(key) => f(key.0.as_bytes()),
@@ -181,7 +186,17 @@ impl<'a> From<Host<'a>> for KeyRef<'a> {
 
 impl<'a> Host<'a> {
     /// Cuts the host out of `[userinfo@]host[:port]`; `None` where there is none.
+    #[inline]
     pub(crate) fn in_authority(authority: &'a str) -> Option<Self> {
+        // Most are nothing but a name in lower case.
+        if is_plain(authority.as_bytes()) && !authority.ends_with('.') {
+            return (!authority.is_empty() && authority.len() <= LONGEST_HOST)
+                .then_some(Self { name: authority, canonical: true });
+        }
+        Self::cut_out(authority)
+    }
+
+    fn cut_out(authority: &'a str) -> Option<Self> {
         let (_, host) = authority.rsplit_once('@').unwrap_or(("", authority));
         let host = match host.strip_prefix('[') {
             Some(literal) => literal.split_once(']')?.0,
@@ -211,45 +226,61 @@ impl<'a> Host<'a> {
     }
 
     fn bare(host: &'a str) -> Option<Self> {
-        let host = host.strip_suffix('.').unwrap_or(host);
-        (!host.is_empty() && host.len() <= LONGEST_HOST).then_some(Self(host))
+        let name = host.strip_suffix('.').unwrap_or(host);
+        let canonical = is_plain(name.as_bytes());
+        (!name.is_empty() && name.len() <= LONGEST_HOST).then_some(Self { name, canonical })
     }
 
     /// The host in its one form.
     pub(crate) fn canonical(self) -> Cow<'a, str> {
-        match self.0.parse::<Ipv6Addr>() {
-            Ok(address) if self.is_literal() => Cow::Owned(address.to_string()),
-            _ if self.is_lower() => Cow::Borrowed(self.0),
-            _ => Cow::Owned(self.0.to_ascii_lowercase()),
+        match self.name.parse::<Ipv6Addr>() {
+            _ if self.canonical => Cow::Borrowed(self.name),
+            Ok(address) => Cow::Owned(address.to_string()),
+            Err(_) => Cow::Owned(self.name.to_ascii_lowercase()),
         }
     }
 
     /// The same as bytes and without allocating, but for an IPv6 address.
+    #[inline]
     fn with_bytes<T>(self, f: impl FnOnce(&[u8]) -> T) -> T {
-        if self.is_literal() {
+        if self.canonical {
+            return f(self.name.as_bytes());
+        }
+        if self.name.contains(':') {
             return f(self.canonical().as_bytes());
         }
-        if self.is_lower() {
-            return f(self.0.as_bytes());
-        }
         let mut lower = [0; LONGEST_HOST];
-        let lower = &mut lower[..self.0.len()];
-        lower.copy_from_slice(self.0.as_bytes());
+        let lower = &mut lower[..self.name.len()];
+        lower.copy_from_slice(self.name.as_bytes());
         lower.make_ascii_lowercase();
         f(lower)
     }
+}
 
-    fn is_literal(self) -> bool {
-        self.0.contains(':')
-    }
-
-    fn is_lower(self) -> bool {
-        !self.0.bytes().any(|b| b.is_ascii_uppercase())
-    }
+/// Whether all bytes are ASCII and none lies between `:` and `[`: that leaves out capitals, `@` and both signs that
+/// begin a port or an address.
+#[inline]
+fn is_plain(bytes: &[u8]) -> bool {
+    const ONES: u64 = u64::MAX / 255;
+    const HIGH: u64 = 0x80 * ONES;
+    // Eight at a time. For a byte below 0x80 no sum carries into the next one, and a carry out of any other comes
+    // with that byte's own high bit.
+    let odd = |eight: u64| {
+        let from_colon = eight.wrapping_add((0x80 - b':' as u64) * ONES);
+        let above_bracket = eight.wrapping_add((0x80 - b'[' as u64 - 1) * ONES);
+        (eight | (from_colon & !above_bracket)) & HIGH
+    };
+    let mut eights = bytes.chunks_exact(8);
+    let all = eights.by_ref().fold(0, |all, eight| match eight.try_into() {
+        Ok(eight) => all | odd(u64::from_le_bytes(eight)),
+        Err(_) => all,
+    });
+    let rest = eights.remainder().iter().fold(false, |any, b| any | (*b >= 0x80) | (b':'..=b'[').contains(b));
+    all == 0 && !rest
 }
 
 impl fmt::Debug for Host<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.0, f)
+        fmt::Debug::fmt(self.name, f)
     }
 }

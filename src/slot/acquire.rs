@@ -54,6 +54,7 @@ enum State {
 // === impl Acquire ===
 
 impl Acquire {
+    #[inline]
     pub(crate) fn new(slot: Result<Arc<Slot>, SlotError>) -> Self {
         let state = slot.map_or_else(State::Refused, State::Waiting);
         Self { inner: Waiting { state, ticket: Ticket::default() }, sleep: None }
@@ -106,6 +107,7 @@ impl Acquire {
     }
 
     /// How long it waited by reason, in nanoseconds, once it has started.
+    #[inline]
     pub(crate) fn waited(&self) -> Clocks {
         self.inner.ticket.waited()
     }

@@ -74,6 +74,7 @@ impl<T> List<T> {
     }
 
     /// Appends `value` and returns its index.
+    #[inline]
     pub(crate) fn push(&mut self, value: T) -> u32 {
         let node = Node { prev: self.tail, next: NONE, value: Some(value) };
         let index = match self.nodes.get_mut(self.free as usize) {
@@ -103,6 +104,7 @@ impl<T> List<T> {
     }
 
     /// Takes the member out; `None` if there is none at `index`.
+    #[inline]
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
         let node = self.nodes.get_mut(index as usize)?;
         let value = node.value.take()?;

@@ -99,30 +99,41 @@ impl Slot {
 
     /// Moves a waiter on: into the queue, to the next gate, or to its start.
     pub(crate) fn poll(self: &Arc<Self>, ticket: &mut Ticket, now: Tick, waker: &Waker) -> Step {
+        let mut state = self.state.lock();
+        if ticket.asked.is_none() && self.is_quiet(&state) && state.own_gate(now).is_none() {
+            // New => Started, the usual way: nobody waits and nothing is to be asked but the slot.
+            return Step::Started(self.start(&mut state, now));
+        }
         let mut spare = None;
         loop {
             let mut after = After::default();
-            let step = self.step(ticket, now, waker, &mut spare, &mut after);
+            let step = self.step(&mut state, ticket, now, waker, &mut spare, &mut after);
+            drop(state);
             after.run(now);
             match step {
                 Some(step) => return step,
                 // Cloning a waker is not our code either: it happens without the lock, then all is looked at anew.
                 None => spare = Some(waker.clone()),
             }
+            state = self.state.lock();
         }
+    }
+
+    /// Whether neither a queue nor the total nor a close takes part in what happens here.
+    fn is_quiet(&self, state: &State) -> bool {
+        state.queue.is_none() && !state.has_units && !self.common.total.is_on() && !self.common.is_closed()
     }
 
     /// One look, under the lock. `None` if it cannot end without a clone of the waker in `spare`.
     fn step(
         self: &Arc<Self>,
+        state: &mut State,
         ticket: &mut Ticket,
         now: Tick,
         waker: &Waker,
         spare: &mut Option<Waker>,
         after: &mut After,
     ) -> Option<Step> {
-        let mut state = self.state.lock();
-        let state = &mut *state;
         let asked = *ticket.asked.get_or_insert(now);
         if self.common.is_closed() {
             // (New | Waiting) => Refused
@@ -326,7 +337,6 @@ impl Slot {
     /// A permit comes back.
     fn release(&self, index: u32, phase: Phase, since: Tick, outcome: Outcome) {
         let now = self.common.epoch.now();
-        let mut after = After::default();
         let mut state = self.state.lock();
         if state.permits.remove(index).is_none() {
             return;
@@ -335,19 +345,21 @@ impl Slot {
         state.tally.leave(phase, now);
         state.tally.stayed(phase, now.since(since));
         state.tally.ended(outcome);
+        if state.permits.is_empty() && state.waiting() == 0 {
+            state.rest(now);
+        }
+        if self.is_quiet(&state) {
+            return;
+        }
+        let mut after = After::default();
         if state.has_units {
             after.called = self.common.total.give_back();
         }
-        if state.queue.is_some() && state.gate() == WaitReason::Concurrency && !state.is_full() {
+        if state.gate() == WaitReason::Concurrency && !state.is_full() {
             after.wake = state.wake_first(now);
         }
-        if state.permits.is_empty() {
-            if state.waiting() == 0 {
-                state.rest(now);
-            }
-            if state.closed {
-                after.drained = Some(self.common.drain.leave());
-            }
+        if state.closed && state.permits.is_empty() {
+            after.drained = Some(self.common.drain.leave());
         }
         drop(state);
         after.run(now);

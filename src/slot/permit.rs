@@ -43,10 +43,12 @@ impl SlotPermit {
         self.slot.key()
     }
 
+    #[inline]
     pub(crate) fn hold(&self) -> Hold {
         self.hold
     }
 
+    #[inline]
     pub(crate) fn set_hold(&mut self, hold: Hold) {
         self.hold = hold;
     }
@@ -57,6 +59,7 @@ impl SlotPermit {
     }
 
     /// Headers => Body. Returns how long the headers took, in nanoseconds; nothing if they were there before.
+    #[inline]
     pub(crate) fn headers(&mut self) -> u64 {
         if self.in_body {
             return 0;
@@ -76,14 +79,17 @@ impl SlotPermit {
     }
 
     /// Gives it back.
+    #[inline]
     pub(crate) fn end(mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
 
+    #[inline]
     pub(crate) fn outcome(&self) -> Outcome {
         self.outcome
     }
 
+    #[inline]
     pub(crate) fn set_outcome(&mut self, outcome: Outcome) {
         self.outcome = outcome;
     }

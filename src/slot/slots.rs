@@ -94,6 +94,7 @@ impl Slots {
     /// [`WaitTimeout`]: crate::SlotErrorKind::WaitTimeout
     /// [`Closed`]: crate::SlotErrorKind::Closed
     /// [`TooManySlots`]: crate::SlotErrorKind::TooManySlots
+    #[inline]
     pub fn acquire<'a>(&self, key: impl Into<KeyRef<'a>>) -> Acquire {
         Acquire::new(self.table.slot(key.into()))
     }

@@ -83,6 +83,7 @@ impl Table {
     }
 
     /// The slot of that name, made now if need be.
+    #[inline]
     pub(crate) fn slot(&self, key: KeyRef<'_>) -> Result<Arc<Slot>, SlotError> {
         if self.common.is_sweep_due() {
             self.sweep();
@@ -91,6 +92,7 @@ impl Table {
     }
 
     /// The slot of that name, if there is one.
+    #[inline]
     pub(crate) fn find(&self, key: &KeyRef<'_>) -> Option<Arc<Slot>> {
         key.with_bytes(|name| {
             let hash = self.hasher.hash_one(name);
@@ -98,6 +100,7 @@ impl Table {
         })
     }
 
+    #[inline]
     fn shard(&self, hash: u64) -> &Mutex<Shard> {
         // The table inside uses the lowest and the highest bits.
         &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]

@@ -35,6 +35,7 @@ impl Tick {
     }
 
     /// Nanoseconds from `earlier` to this moment; 0 if it is the other way round.
+    #[inline]
     pub(crate) fn since(self, earlier: Self) -> u64 {
         self.nanos().saturating_sub(earlier.nanos())
     }
@@ -51,10 +52,12 @@ impl Epoch {
         Self(Instant::now())
     }
 
+    #[inline]
     pub(crate) fn now(self) -> Tick {
         self.tick(Instant::now())
     }
 
+    #[inline]
     pub(crate) fn tick(self, moment: Instant) -> Tick {
         let nanos = moment.saturating_duration_since(self.0).as_nanos();
         Tick::new(u64::try_from(nanos).unwrap_or(u64::MAX))
