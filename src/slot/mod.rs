@@ -265,8 +265,10 @@ impl Slot {
         let was_first = state.is_first(index);
         let Some(queue) = &mut state.queue else { return };
         let clocks = queue.clocks(now);
-        for (before, reading) in ticket.clocks.iter_mut().zip(clocks) {
-            *before = reading.saturating_sub(*before);
+        for reason in WaitReason::ALL {
+            let waited = &mut ticket.clocks[reason as usize];
+            *waited = clocks[reason as usize].saturating_sub(*waited);
+            state.tally.stayed(Phase::Waiting(reason), *waited);
         }
         after.old = queue.remove(index, now, &mut state.tally).and_then(|waiter| waiter.waker);
         if queue.waiters.is_empty() {
