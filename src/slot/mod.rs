@@ -191,8 +191,9 @@ impl Slot {
         if !waiter.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
             after.old = waiter.waker.replace(spare.take()?);
         }
-        waiter.ready_at = until;
-        Some(Step::Wait(earlier(until, ticket.deadline)))
+        // Its own timer wakes it, for the one or the other.
+        waiter.ready_at = earlier(until, ticket.deadline);
+        Some(Step::Wait(waiter.ready_at))
     }
 
     fn enqueue(
@@ -211,11 +212,12 @@ impl Slot {
         }
         ticket.clocks = queue.clocks(now);
         let index = queue.push(waker, now, &mut state.tally);
+        let until = earlier(opens, ticket.deadline);
         if let Some(waiter) = queue.waiters.get_mut(index) {
-            waiter.ready_at = opens;
+            waiter.ready_at = until;
         }
         ticket.index = Some(index);
-        Step::Wait(earlier(opens, ticket.deadline))
+        Step::Wait(until)
     }
 
     /// Passes all gates, in order, taking a unit of the total at the last; or says which one is shut. Only with
