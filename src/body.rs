@@ -4,7 +4,7 @@
 //! keep the body alive. So the end is what the inner body says of itself after each frame, not only `None`.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
@@ -42,7 +42,10 @@ impl<B> SlotBody<B> {
     where
         B: Body,
     {
+        // A panic here drops the permit, as a failure.
+        permit.set_outcome(Outcome::Failed);
         let ended = inner.is_end_stream();
+        permit.set_outcome(Outcome::Cancelled);
         if !ended {
             permit.headers();
         }
@@ -85,24 +88,20 @@ impl<B: Body> Body for SlotBody<B> {
         // Out of the body while its code runs: a panic drops it here, as a failure.
         held.permit.set_outcome(Outcome::Failed);
         let frame = this.inner.as_mut().poll_frame(cx);
-        held.permit.set_outcome(Outcome::Cancelled);
-        if frame.is_pending() {
-            // Holding => Holding, whatever the body claims about its end.
-            *this.held = Some(held);
-            return Poll::Pending;
-        }
-        let frame = ready!(frame);
         match &frame {
             // Holding => Ended
-            None => held.end(Outcome::Finished),
-            Some(Err(_)) => held.end(Outcome::Failed),
-            Some(Ok(frame)) if frame.is_trailers() || this.inner.is_end_stream() => {
+            Poll::Ready(None) => held.end(Outcome::Finished),
+            Poll::Ready(Some(Err(_))) => held.end(Outcome::Failed),
+            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() || this.inner.is_end_stream() => {
                 held.end(Outcome::Finished)
             }
-            // Holding => Holding
-            Some(Ok(_)) => *this.held = Some(held),
+            // Holding => Holding; while it is pending, whatever the body claims about its end.
+            Poll::Ready(Some(Ok(_))) | Poll::Pending => {
+                held.permit.set_outcome(Outcome::Cancelled);
+                *this.held = Some(held);
+            }
         }
-        Poll::Ready(frame)
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
