@@ -63,10 +63,11 @@ enum Held {
 }
 
 struct Shared {
-    permit: UpgradePermit,
+    handle: UpgradePermit,
     to_connect: bool,
-    /// What the permit counts as if it goes now, and nobody has taken it.
-    outcome: Outcome,
+    hold: Hold,
+    /// What the permit counts as if it goes now and nobody has taken it; `None` once it is the handle's alone.
+    outcome: Option<Outcome>,
 }
 
 // === impl ResponseFuture ===
@@ -178,7 +179,7 @@ impl Held {
     fn with(mut self, outcome: Outcome) -> Self {
         match &mut self {
             Self::Own(permit) => permit.set_outcome(outcome),
-            Self::Shared(shared) => shared.outcome = outcome,
+            Self::Shared(shared) => shared.outcome = Some(outcome),
         }
         self
     }
@@ -193,10 +194,10 @@ impl Held {
         if !upgrade::is_asked(request) {
             return Self::Own(permit);
         }
-        let outcome = permit.outcome();
-        let permit = UpgradePermit::new(permit);
-        request.extensions_mut().insert(permit.clone());
-        Self::Shared(Shared { permit, to_connect: *request.method() == Method::CONNECT, outcome })
+        let (hold, outcome) = (permit.hold(), Some(permit.outcome()));
+        let handle = UpgradePermit::new(permit);
+        request.extensions_mut().insert(handle.clone());
+        Self::Shared(Shared { handle, to_connect: *request.method() == Method::CONNECT, hold, outcome })
     }
 
     /// Hands the permit on to whatever keeps it after the headers.
@@ -207,15 +208,9 @@ impl Held {
         waited: [u64; 3],
         with_timings: bool,
     ) -> Response<SlotBody<B>> {
-        let (mut permit, handle) = match self {
-            Self::Own(permit) => (permit, None),
-            Self::Shared(mut shared) => match shared.permit.take_back() {
-                Some(permit) => (permit, Some(shared.agreed(&response))),
-                None => {
-                    shared.outcome = Outcome::Finished;
-                    return response.map(SlotBody::free);
-                }
-            },
+        let mut permit = match self {
+            Self::Own(permit) => permit,
+            Self::Shared(shared) => return shared.respond(response, waited, with_timings),
         };
         permit.set_outcome(Outcome::Cancelled);
         let timings = with_timings.then(|| SlotTimings::new(permit.key().clone(), waited, permit.headers()));
@@ -226,11 +221,6 @@ impl Held {
             permit.end(Outcome::Finished);
             return response.map(SlotBody::free);
         }
-        if let Some(handle) = handle.flatten() {
-            handle.give(permit);
-            response.extensions_mut().insert(handle);
-            return response.map(SlotBody::free);
-        }
         let (parts, body) = response.into_parts();
         Response::from_parts(parts, SlotBody::holding(body, permit, timings))
     }
@@ -239,16 +229,38 @@ impl Held {
 // === impl Shared ===
 
 impl Shared {
-    /// The handle, if the response agrees to the upgrade.
-    fn agreed<B>(&self, response: &Response<B>) -> Option<UpgradePermit> {
-        upgrade::is_agreed(response, self.to_connect).then(|| self.permit.clone())
+    #[cold]
+    fn respond<B: Body>(
+        mut self,
+        mut response: Response<B>,
+        waited: [u64; 3],
+        with_timings: bool,
+    ) -> Response<SlotBody<B>> {
+        if upgrade::is_agreed(&response, self.to_connect) {
+            if self.hold == Hold::Body {
+                // Calling => Done, and the permit stays where it is: somebody may be taking it right now.
+                self.handle.agree();
+                self.outcome = None;
+            }
+            response.extensions_mut().insert(self.handle.clone());
+        }
+        match self.outcome.and_then(|_| self.handle.take_back()) {
+            // No upgrade: as for any other request.
+            Some(permit) => Held::Own(permit).respond(response, waited, with_timings),
+            None => {
+                if with_timings {
+                    response.extensions_mut().insert(self.handle.timings(waited));
+                }
+                response.map(SlotBody::free)
+            }
+        }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let Some(permit) = self.permit.take_back() {
-            permit.end(self.outcome);
+        if let Some(permit) = self.outcome.and_then(|_| self.handle.take_back()) {
+            permit.end(self.outcome.unwrap_or(Outcome::Cancelled));
         }
     }
 }

@@ -4,8 +4,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::{Method, Request, Response, StatusCode, header};
+use tokio::time::Instant;
 
+use crate::key::SlotKey;
 use crate::slot::SlotPermit;
+use crate::timings::SlotTimings;
 
 /// The permit of a request that asks for an upgrade (`CONNECT`, or an `Upgrade` header).
 ///
@@ -25,13 +28,21 @@ use crate::slot::SlotPermit;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct UpgradePermit(Arc<Mutex<Option<SlotPermit>>>);
+pub struct UpgradePermit(Arc<Shared>);
+
+struct Shared {
+    slot: SlotKey,
+    start: Instant,
+    /// `None` once it was taken, or if there was nothing to take in the end.
+    permit: Mutex<Option<SlotPermit>>,
+}
 
 // === impl UpgradePermit ===
 
 impl UpgradePermit {
     pub(crate) fn new(permit: SlotPermit) -> Self {
-        Self(Arc::new(Mutex::new(Some(permit))))
+        let (slot, start) = (permit.key().clone(), permit.phase_began());
+        Self(Arc::new(Shared { slot, start, permit: Mutex::new(Some(permit)) }))
     }
 
     /// Takes the permit, once: later calls, on this copy or another, give `None`. So does a call after the
@@ -46,13 +57,22 @@ impl UpgradePermit {
         self.lock().take()
     }
 
-    /// The upgrade was agreed on: from now on the permit is the handle's, and its end is a good one.
-    pub(crate) fn give(&self, permit: SlotPermit) {
-        *self.lock() = Some(permit.by_hand());
+    /// The upgrade was agreed on: from now on the permit is the handle's, unless it was taken before, and its end
+    /// is a good one.
+    pub(crate) fn agree(&self) {
+        // It never leaves the lock: whoever takes it in this moment has to find it.
+        let mut permit = self.lock();
+        *permit = permit.take().map(SlotPermit::by_hand);
+    }
+
+    /// What the response's timings say, whoever has the permit.
+    pub(crate) fn timings(&self, waited: [u64; 3]) -> SlotTimings {
+        let headers = u64::try_from(self.0.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        SlotTimings::new(self.0.slot.clone(), waited, headers)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<SlotPermit>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.permit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -53,6 +53,11 @@ impl SlotPermit {
         self.hold = hold;
     }
 
+    /// When the present phase began.
+    pub(crate) fn phase_began(&self) -> Instant {
+        self.slot.common().epoch.instant(self.since)
+    }
+
     /// How long the present phase has lasted, in nanoseconds.
     pub(crate) fn lasted(&self) -> u64 {
         self.slot.common().epoch.now().since(self.since)
@@ -105,7 +110,7 @@ impl Drop for SlotPermit {
 
 impl fmt::Debug for SlotPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let since: Instant = self.slot.common().epoch.instant(self.since);
+        let since = self.phase_began();
         f.debug_struct("SlotPermit").field("slot", self.key()).field("since", &since).finish_non_exhaustive()
     }
 }
