@@ -270,13 +270,15 @@ fn is_plain(bytes: &[u8]) -> bool {
         let above_bracket = eight.wrapping_add((0x80 - b'[' as u64 - 1) * ONES);
         (eight | (from_colon & !above_bracket)) & HIGH
     };
-    let mut eights = bytes.chunks_exact(8);
-    let all = eights.by_ref().fold(0, |all, eight| match eight.try_into() {
-        Ok(eight) => all | odd(u64::from_le_bytes(eight)),
-        Err(_) => all,
-    });
-    let rest = eights.remainder().iter().fold(false, |any, b| any | (*b >= 0x80) | (b':'..=b'[').contains(b));
-    all == 0 && !rest
+    let read = |eight: &[u8; 8]| odd(u64::from_le_bytes(*eight));
+    match bytes.last_chunk() {
+        // The last eight may have been looked at in part already, which does no harm.
+        Some(last) => {
+            let eights = bytes.chunks_exact(8).filter_map(|eight| eight.first_chunk());
+            eights.fold(read(last), |any, eight| any | read(eight)) == 0
+        }
+        None => !bytes.iter().any(|b| *b >= 0x80 || (b':'..=b'[').contains(b)),
+    }
 }
 
 impl fmt::Debug for Host<'_> {

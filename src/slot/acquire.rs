@@ -44,9 +44,9 @@ struct Waiting {
 }
 
 enum State {
-    // => Done
+    // Refused => Done
     Refused(SlotError),
-    // => (Waiting | Done). In the queue from the first poll on.
+    // Waiting => (Refused | Done). In the queue from the first poll on.
     Waiting(Arc<Slot>),
     Done,
 }
@@ -66,22 +66,29 @@ impl Acquire {
         cx: &mut Context<'_>,
     ) -> Poll<Result<SlotPermit, SlotError>> {
         let mut this = self.project();
-        let Waiting { state, ticket } = this.inner;
-        let slot = match state {
-            State::Waiting(slot) => slot,
-            State::Done => return Poll::Pending,
-            State::Refused(_) => match std::mem::replace(state, State::Done) {
-                State::Refused(error) => return Poll::Ready(Err(error)),
-                _ => return Poll::Pending,
-            },
-        };
         loop {
+            let Waiting { state: State::Waiting(slot), ticket } = &mut *this.inner else {
+                return this.inner.refuse();
+            };
             let common = slot.common();
             let now = common.epoch.now();
             common.mind_sweep(now);
-            let outcome = match slot.poll(ticket, now, cx.waker()) {
-                Step::Started(permit) => Ok(permit),
-                Step::Refused(error) => Err(error),
+            match slot.poll(ticket, now, cx.waker()) {
+                Step::Quick(start) => {
+                    let State::Waiting(slot) = std::mem::replace(&mut this.inner.state, State::Done) else {
+                        return Poll::Pending;
+                    };
+                    return Poll::Ready(Ok(SlotPermit::new(slot, start)));
+                }
+                Step::Started(permit) => {
+                    this.inner.state = State::Done;
+                    this.sleep.set(None);
+                    return Poll::Ready(Ok(permit));
+                }
+                Step::Refused(error) => {
+                    this.inner.state = State::Refused(error);
+                    this.sleep.set(None);
+                }
                 Step::Wait(None) => {
                     this.sleep.set(None);
                     return Poll::Pending;
@@ -93,16 +100,12 @@ impl Acquire {
                         Some(sleep) if sleep.deadline() != until => sleep.reset(until),
                         Some(_) => {}
                     }
+                    // When the moment is there, look again.
                     if let Some(sleep) = this.sleep.as_mut().as_pin_mut() {
                         ready!(sleep.poll(cx));
                     }
-                    // The moment is there: look again.
-                    continue;
                 }
-            };
-            *state = State::Done;
-            this.sleep.set(None);
-            return Poll::Ready(outcome);
+            }
         }
     }
 
@@ -132,6 +135,16 @@ impl fmt::Debug for Acquire {
 }
 
 // === impl Waiting ===
+
+impl Waiting {
+    /// (Refused | Done) => Done
+    fn refuse(&mut self) -> Poll<Result<SlotPermit, SlotError>> {
+        match std::mem::replace(&mut self.state, State::Done) {
+            State::Refused(error) => Poll::Ready(Err(error)),
+            _ => Poll::Pending,
+        }
+    }
+}
 
 impl Drop for Waiting {
     fn drop(&mut self) {

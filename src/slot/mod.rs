@@ -42,7 +42,7 @@ use self::pace::Pace;
 use self::queue::Queue;
 use self::state::{After, Shut, State};
 use self::stats::{Phase, Tally};
-use self::sync::Mutex;
+use self::sync::{Mutex, MutexGuard};
 use self::tick::Tick;
 use self::ticket::{Step, Ticket, earlier};
 use crate::error::{SlotError, SlotErrorKind, WaitReason};
@@ -98,12 +98,26 @@ impl Slot {
     }
 
     /// Moves a waiter on: into the queue, to the next gate, or to its start.
+    #[inline]
     pub(crate) fn poll(self: &Arc<Self>, ticket: &mut Ticket, now: Tick, waker: &Waker) -> Step {
-        let mut state = self.state.lock();
-        if ticket.asked.is_none() && self.is_quiet(&state) && state.own_gate(now).is_none() {
-            // New => Started, the usual way: nobody waits and nothing is to be asked but the slot.
-            return Step::Started(self.start(&mut state, now));
+        if ticket.asked.is_none() {
+            let mut state = self.state.lock();
+            if self.is_quiet(&state) && state.own_gate(now).is_none() {
+                // New => Started, the usual way: nobody waits and nothing is to be asked but the slot.
+                return Step::Quick(state.start(now));
+            }
+            return self.poll_slowly(state, ticket, now, waker);
         }
+        self.poll_slowly(self.state.lock(), ticket, now, waker)
+    }
+
+    fn poll_slowly<'a>(
+        self: &'a Arc<Self>,
+        mut state: MutexGuard<'a, State>,
+        ticket: &mut Ticket,
+        now: Tick,
+        waker: &Waker,
+    ) -> Step {
         let mut spare = None;
         loop {
             let mut after = After::default();
@@ -148,7 +162,7 @@ impl Slot {
             let shut = if len == 0 {
                 match self.pass(state, now, has_room && spare.is_some(), after) {
                     // New => Started
-                    Ok(()) => return Some(Step::Started(self.start(state, now))),
+                    Ok(()) => return Some(Step::Started(self.permit(state, now))),
                     Err(shut) => shut,
                 }
             } else {
@@ -170,7 +184,7 @@ impl Slot {
             match self.pass(state, now, true, after) {
                 Ok(()) => {
                     // Waiting => Started. The permit is its own before anybody else can look.
-                    let permit = self.start(state, now);
+                    let permit = self.permit(state, now);
                     self.depart(state, ticket, now, after);
                     return Some(Step::Started(permit));
                 }
@@ -253,12 +267,9 @@ impl Slot {
         state.has_units
     }
 
-    /// Counts a start.
-    fn start(self: &Arc<Self>, state: &mut State, now: Tick) -> SlotPermit {
-        let index = state.permits.push(now);
-        state.pace.started(now);
-        state.tally.enter(Phase::Headers, now);
-        SlotPermit::new(self.clone(), index, now, state.limits.hold)
+    /// Starts one. The permit is there before the lock is free: whatever panics afterwards gives it back.
+    fn permit(self: &Arc<Self>, state: &mut State, now: Tick) -> SlotPermit {
+        SlotPermit::new(self.clone(), state.start(now))
     }
 
     /// Takes a waiter out of the queue, if it is there, and looks after whoever is next.
@@ -321,7 +332,7 @@ impl Slot {
         } else if self.count_units(&mut state) && !self.common.total.try_take_alone() {
             Some(WaitReason::Total)
         } else {
-            return Ok(self.start(&mut state, now));
+            return Ok(self.permit(&mut state, now));
         };
         state.tally.refused += 1;
         let kind = if shut.is_none() { SlotErrorKind::Closed } else { SlotErrorKind::QueueFull };

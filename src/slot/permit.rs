@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::Slot;
 use super::stats::{Outcome, Phase};
 use super::tick::Tick;
+use super::ticket::Start;
 use crate::hold::Hold;
 use crate::key::SlotKey;
 
@@ -33,7 +34,8 @@ pub struct SlotPermit {
 
 impl SlotPermit {
     /// A permit that was granted just now; it is on its way to the headers, and dropping it cancels.
-    pub(crate) fn new(slot: Arc<Slot>, index: u32, now: Tick, hold: Hold) -> Self {
+    #[inline]
+    pub(crate) fn new(slot: Arc<Slot>, Start { index, now, hold }: Start) -> Self {
         Self { slot, index, in_body: false, outcome: Outcome::Cancelled, hold, since: now }
     }
 

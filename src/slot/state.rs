@@ -7,8 +7,9 @@ use super::Slot;
 use super::list::List;
 use super::pace::Pace;
 use super::queue::Queue;
-use super::stats::Tally;
+use super::stats::{Phase, Tally};
 use super::tick::Tick;
+use super::ticket::Start;
 use super::total::InLine;
 use crate::error::WaitReason;
 use crate::limits::Limits;
@@ -51,6 +52,15 @@ pub(super) struct After {
 // === impl State ===
 
 impl State {
+    /// Counts a start. Whoever has room and passed all gates may call it.
+    #[inline]
+    pub(super) fn start(&mut self, now: Tick) -> Start {
+        let index = self.permits.push(now);
+        self.pace.started(now);
+        self.tally.enter(Phase::Headers, now);
+        Start { index, now, hold: self.limits.hold }
+    }
+
     pub(super) fn waiting(&self) -> usize {
         self.queue.as_ref().map_or(0, |queue| queue.waiters.len())
     }

@@ -4,7 +4,7 @@
 //! New handles to a slot come only from the table, under its shard's lock, or from a handle that is alive: so
 //! "the table's is the only one", seen under that lock, stays true while it is held.
 
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use foldhash::quality::RandomState;
@@ -95,9 +95,16 @@ impl Table {
     #[inline]
     pub(crate) fn find(&self, key: &KeyRef<'_>) -> Option<Arc<Slot>> {
         key.with_bytes(|name| {
-            let hash = self.hasher.hash_one(name);
+            let hash = self.hash(name);
             self.shard(hash).lock().find(hash, name).cloned()
         })
+    }
+
+    #[inline]
+    fn hash(&self, name: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(name);
+        hasher.finish()
     }
 
     #[inline]
@@ -122,7 +129,7 @@ impl Table {
             };
         }
         let name = key.as_str().as_bytes();
-        let hash = self.hasher.hash_one(name);
+        let hash = self.hash(name);
         let mut shard = self.shard(hash).lock();
         if let Some(slot) = shard.find(hash, name) {
             // Somebody else was faster.

@@ -4,6 +4,7 @@ use super::permit::SlotPermit;
 use super::queue::Clocks;
 use super::tick::Tick;
 use crate::error::SlotError;
+use crate::hold::Hold;
 
 /// One waiter's side of the queue.
 #[derive(Debug, Default)]
@@ -17,9 +18,21 @@ pub(crate) struct Ticket {
     pub(super) clocks: Clocks,
 }
 
+/// A start that was granted: what its permit is made of.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Start {
+    /// The permit's place among those in flight.
+    pub(super) index: u32,
+    pub(super) now: Tick,
+    pub(super) hold: Hold,
+}
+
 /// What a poll comes to.
 #[derive(Debug)]
 pub(crate) enum Step {
+    /// Started at the first look. No permit was made yet: the caller's own handle goes with it.
+    Quick(Start),
     Started(SlotPermit),
     /// Not yet. Poll again when woken, or at that moment.
     Wait(Option<Tick>),
