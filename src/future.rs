@@ -31,28 +31,23 @@ pin_project! {
     ///
     /// Polling panics outside a tokio runtime with time enabled if the request has to wait for a moment (the pace,
     /// or a wait timeout).
-    // Waiting => (Readying | Done)     The place in the queue is ours; `call` is kept, nothing of it is held.
+    // Waiting => (Readying | Done)     The place in the queue is ours; nothing of `service` is held.
     // Readying => (Calling | Done)     Started: `held`; the inner service is not ready.
-    // Calling => Done                  Started: `held`; `future` is there and `call` is not.
-    // Done                             Neither `call` nor `future`.
+    // Calling => Done                  Started: `held`; `future` is there and `request` is not.
+    // Done                             Neither `request` nor `future`.
     // These are fields and not variants, so that a step moves only what changes.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, B, F, R> {
         #[pin]
         acquire: Acquire,
-        call: Option<Call<S, B>>,
+        service: Option<S>,
+        request: Option<Request<B>>,
         #[pin]
         future: Option<F>,
         held: Option<Held>,
         reject: R,
         with_timings: bool,
     }
-}
-
-/// What is to be called once the slot lets it.
-struct Call<S, B> {
-    service: S,
-    request: Request<B>,
 }
 
 /// A permit until the response is there.
@@ -81,8 +76,8 @@ impl<S, B, F, R> ResponseFuture<S, B, F, R> {
         reject: R,
         with_timings: bool,
     ) -> Self {
-        let call = Some(Call { service, request });
-        Self { acquire, call, future: None, held: None, reject, with_timings }
+        let (service, request) = (Some(service), Some(request));
+        Self { acquire, service, request, future: None, held: None, reject, with_timings }
     }
 }
 
@@ -97,14 +92,14 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let Some(Call { service, request }) = this.call {
+        if let (Some(service), Some(request)) = (this.service.as_mut(), this.request.as_mut()) {
             if this.held.is_none() {
                 match this.acquire.as_mut().poll_start(cx) {
                     // Waiting => Readying
                     Poll::Ready(Ok(permit)) => *this.held = Some(Held::Own(permit)),
                     Poll::Ready(Err(error)) => {
                         // Waiting => Done
-                        *this.call = None;
+                        (*this.service, *this.request) = (None, None);
                         return Poll::Ready(match this.reject.refuse(error) {
                             Ok(response) => Ok(response.map(SlotBody::free)),
                             Err(error) => Err(error),
@@ -119,15 +114,16 @@ where
             match service.poll_ready(cx) {
                 Poll::Ready(Ok(())) => {
                     held = held.look_at(request);
-                    let Some(Call { mut service, request }) = this.call.take() else { return Poll::Pending };
+                    let Some(request) = this.request.take() else { return Poll::Pending };
                     // Readying => Calling
                     this.future.set(Some(service.call(request)));
                     *this.held = Some(held.with(Outcome::Cancelled));
+                    *this.service = None;
                 }
                 Poll::Ready(Err(error)) => {
                     // Readying => Done
                     drop(held);
-                    *this.call = None;
+                    (*this.service, *this.request) = (None, None);
                     return Poll::Ready(Err(this.reject.inner(error)));
                 }
                 Poll::Pending => {
@@ -161,7 +157,7 @@ where
 
 impl<S, B, F, R> fmt::Debug for ResponseFuture<S, B, F, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match (&self.call, &self.future, &self.held) {
+        let state = match (&self.request, &self.future, &self.held) {
             (Some(_), _, None) => "Waiting",
             (Some(_), _, Some(_)) => "Readying",
             (None, Some(_), _) => "Calling",
