@@ -1,6 +1,7 @@
 //! The slot's own failures.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -28,6 +29,8 @@ pub enum SlotErrorKind {
     Closed,
     /// Its key would have made one slot too many.
     TooManySlots,
+    /// Its key could not be told. The [`source`](std::error::Error::source) says why, and no slot has seen it.
+    NoKey,
 }
 
 /// What a request waits for in its slot.
@@ -51,6 +54,7 @@ pub(crate) struct Details {
     pub(crate) oldest: Option<Duration>,
     pub(crate) stalled: Option<Duration>,
     pub(crate) earliest_start: Option<Instant>,
+    pub(crate) source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
 // === impl SlotError ===
@@ -67,7 +71,15 @@ impl SlotError {
             oldest: None,
             stalled: None,
             earliest_start: None,
+            source: None,
         }))
+    }
+
+    /// A request whose key could not be told.
+    pub(crate) fn no_key(why: BoxError) -> Self {
+        let mut error = Self::outside(SlotErrorKind::NoKey, SlotKey::from(""));
+        error.0.source = Some(why.into());
+        error
     }
 
     /// Returns why.
@@ -138,6 +150,7 @@ impl fmt::Display for SlotError {
             SlotErrorKind::WaitTimeout => write!(f, "no start within {waited:?}")?,
             SlotErrorKind::Closed => return f.write_str("closed"),
             SlotErrorKind::TooManySlots => return f.write_str("would be one slot too many"),
+            SlotErrorKind::NoKey => return f.write_str("no key for the request"),
         }
         if let Some(reason) = reason {
             write!(f, ", waiting for {reason}")?;
@@ -155,7 +168,8 @@ impl fmt::Display for SlotError {
 
 impl fmt::Debug for SlotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Details { kind, slot, reason, waited, in_flight, oldest, stalled, earliest_start } = &*self.0;
+        let Details { kind, slot, reason, waited, in_flight, oldest, stalled, earliest_start, source } =
+            &*self.0;
         f.debug_struct("SlotError")
             .field("kind", kind)
             .field("slot", slot)
@@ -165,11 +179,16 @@ impl fmt::Debug for SlotError {
             .field("oldest", oldest)
             .field("stalled", stalled)
             .field("earliest_start", earliest_start)
+            .field("source", source)
             .finish()
     }
 }
 
-impl std::error::Error for SlotError {}
+impl std::error::Error for SlotError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|source| &**source as &(dyn std::error::Error + 'static))
+    }
+}
 
 // === impl WaitReason ===
 

@@ -5,7 +5,7 @@
 
 use http::{Request, header};
 
-use crate::key::{Host, KeyRef, SlotKey};
+use crate::key::{Host, KeyFuture, KeyRef, SlotKey};
 
 /// Says which slot a request goes through.
 ///
@@ -17,8 +17,18 @@ use crate::key::{Host, KeyRef, SlotKey};
 ///     .key_extractor(|request: &http::Request<()>| SlotKey::from(request.method().as_str()));
 /// ```
 pub trait KeyExtractor<B> {
-    /// Returns the key of `request`.
-    fn extract<'a>(&self, request: &'a Request<B>) -> KeyRef<'a>;
+    /// Returns the key of `request`, or what will tell it.
+    fn extract<'a>(&self, request: &'a Request<B>) -> Extracted<'a>;
+}
+
+/// What a [`KeyExtractor`] returns.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Extracted<'a> {
+    /// The key.
+    Key(KeyRef<'a>),
+    /// The key takes time, for example to resolve a name. The request gets its place in the queue when it is known.
+    Later(KeyFuture),
 }
 
 /// The default: the [`SlotKey`] in the request's extensions, else the URI's host, else the `Host` header.
@@ -28,14 +38,29 @@ pub trait KeyExtractor<B> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExtensionOrHost;
 
+// === impl Extracted ===
+
+impl<'a> From<KeyRef<'a>> for Extracted<'a> {
+    fn from(key: KeyRef<'a>) -> Self {
+        Self::Key(key)
+    }
+}
+
+impl From<SlotKey> for Extracted<'_> {
+    fn from(key: SlotKey) -> Self {
+        Self::Key(key.into())
+    }
+}
+
 // === impl ExtensionOrHost ===
 
 impl<B> KeyExtractor<B> for ExtensionOrHost {
-    fn extract<'a>(&self, request: &'a Request<B>) -> KeyRef<'a> {
+    #[inline]
+    fn extract<'a>(&self, request: &'a Request<B>) -> Extracted<'a> {
         if let Some(key) = request.extensions().get::<SlotKey>() {
-            return KeyRef::from(key);
+            return Extracted::Key(key.into());
         }
-        host(request).map_or(KeyRef::name(""), KeyRef::from)
+        Extracted::Key(host(request).map_or(KeyRef::name(""), KeyRef::from))
     }
 }
 
@@ -43,16 +68,19 @@ impl<B, F> KeyExtractor<B> for F
 where
     F: Fn(&Request<B>) -> SlotKey,
 {
-    fn extract<'a>(&self, request: &'a Request<B>) -> KeyRef<'a> {
-        KeyRef::from(self(request))
+    fn extract<'a>(&self, request: &'a Request<B>) -> Extracted<'a> {
+        Extracted::from(self(request))
     }
 }
 
+#[inline]
 fn host<B>(request: &Request<B>) -> Option<Host<'_>> {
     let authority = request.uri().authority();
-    authority.and_then(|authority| Host::in_authority(authority.as_str())).or_else(|| {
-        let mut values = request.headers().get_all(header::HOST).iter();
-        let value = values.next()?;
-        values.next().is_none().then(|| Host::in_header(value.as_bytes()))?
-    })
+    authority.and_then(|authority| Host::in_authority(authority.as_str())).or_else(|| host_header(request))
+}
+
+fn host_header<B>(request: &Request<B>) -> Option<Host<'_>> {
+    let mut values = request.headers().get_all(header::HOST).iter();
+    let value = values.next()?;
+    values.next().is_none().then(|| Host::in_header(value.as_bytes()))?
 }

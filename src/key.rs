@@ -13,8 +13,13 @@
 
 use std::borrow::{Borrow, Cow};
 use std::fmt;
+use std::future::Future;
 use std::net::Ipv6Addr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::error::BoxError;
 
 /// The longest host name that counts as one, in bytes (RFC 1035, without the root's dot).
 const LONGEST_HOST: usize = 253;
@@ -38,6 +43,10 @@ enum Repr<'a> {
     Name(&'a str),
     Host(Host<'a>),
 }
+
+/// Resolves with a key, or with the reason why there is none: the request then fails with
+/// [`NoKey`](crate::SlotErrorKind::NoKey).
+pub struct KeyFuture(Pin<Box<dyn Future<Output = Result<SlotKey, BoxError>> + Send + Sync>>);
 
 /// A host cut out of a URI or a header: no user info, brackets, port or trailing dot, but not yet in one case.
 #[derive(Clone, Copy)]
@@ -179,6 +188,29 @@ impl From<String> for KeyRef<'_> {
 impl<'a> From<Host<'a>> for KeyRef<'a> {
     fn from(host: Host<'a>) -> Self {
         Self(Repr::Host(host))
+    }
+}
+
+// === impl KeyFuture ===
+
+impl KeyFuture {
+    /// Creates one from a future.
+    pub fn new(future: impl Future<Output = Result<SlotKey, BoxError>> + Send + Sync + 'static) -> Self {
+        Self(Box::pin(future))
+    }
+}
+
+impl Future for KeyFuture {
+    type Output = Result<SlotKey, BoxError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl fmt::Debug for KeyFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyFuture").finish_non_exhaustive()
     }
 }
 

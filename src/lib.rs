@@ -101,10 +101,10 @@ pub mod future;
 
 pub use self::config::{ConfigError, SlotConfig, SlotConfigBuilder};
 pub use self::error::{BoxError, SlotError, SlotErrorKind, WaitReason};
-pub use self::extract::{ExtensionOrHost, KeyExtractor};
+pub use self::extract::{ExtensionOrHost, Extracted, KeyExtractor};
 pub use self::hold::Hold;
 pub use self::jitter::Jitter;
-pub use self::key::{KeyRef, SlotKey};
+pub use self::key::{KeyFuture, KeyRef, SlotKey};
 pub use self::layer::SlotLayer;
 pub use self::limits::{Limits, SlotLimits};
 pub use self::reject::{Fail, Reject, RejectWith};

@@ -6,10 +6,10 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use crate::body::SlotBody;
-use crate::extract::{ExtensionOrHost, KeyExtractor};
+use crate::extract::{ExtensionOrHost, Extracted, KeyExtractor};
 use crate::future::ResponseFuture;
 use crate::reject::{Fail, Reject};
-use crate::slot::Slots;
+use crate::slot::{Acquire, Slots};
 
 /// Sends requests through slots; made by [`SlotLayer`](crate::SlotLayer).
 ///
@@ -71,7 +71,10 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        let acquire = self.slots.acquire(self.key_extractor.extract(&request));
+        let acquire = match self.key_extractor.extract(&request) {
+            Extracted::Key(key) => self.slots.acquire(key),
+            Extracted::Later(key) => Acquire::later(key, self.slots.clone()),
+        };
         // The clone has not been polled ready: it holds nothing while the request waits.
         ResponseFuture::new(acquire, self.inner.clone(), request, self.reject.clone(), self.timings)
     }

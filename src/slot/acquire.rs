@@ -12,8 +12,10 @@ use tokio::time::{Sleep, sleep_until};
 use super::Slot;
 use super::permit::SlotPermit;
 use super::queue::Clocks;
+use super::slots::Slots;
 use super::ticket::{Step, Ticket};
 use crate::error::SlotError;
+use crate::key::KeyFuture;
 
 pin_project! {
     /// Resolves when the slot lets this one start.
@@ -44,6 +46,8 @@ struct Waiting {
 }
 
 enum State {
+    // Resolving => (Waiting | Refused). No slot knows of it yet.
+    Resolving(Box<(KeyFuture, Slots)>),
     // Refused => Done
     Refused(SlotError),
     // Waiting => (Refused | Done). In the queue from the first poll on.
@@ -60,6 +64,12 @@ impl Acquire {
         Self { inner: Waiting { state, ticket: Ticket::default() }, sleep: None }
     }
 
+    /// Waits for the key first.
+    pub(crate) fn later(key: KeyFuture, slots: Slots) -> Self {
+        let state = State::Resolving(Box::new((key, slots)));
+        Self { inner: Waiting { state, ticket: Ticket::default() }, sleep: None }
+    }
+
     /// Polls for a permit that is on its way to the headers.
     pub(crate) fn poll_start(
         self: Pin<&mut Self>,
@@ -68,6 +78,9 @@ impl Acquire {
         let mut this = self.project();
         loop {
             let Waiting { state: State::Waiting(slot), ticket } = &mut *this.inner else {
+                if ready!(this.inner.poll_key(cx)) {
+                    continue;
+                }
                 return this.inner.refuse();
             };
             let common = slot.common();
@@ -137,6 +150,17 @@ impl fmt::Debug for Acquire {
 // === impl Waiting ===
 
 impl Waiting {
+    /// Resolving => (Waiting | Refused). Returns whether there is a slot to wait in now.
+    #[cold]
+    fn poll_key(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let State::Resolving(resolving) = &mut self.state else { return Poll::Ready(false) };
+        let (future, slots) = &mut **resolving;
+        let key = ready!(Pin::new(future).poll(cx));
+        let slot = key.map_err(SlotError::no_key).and_then(|key| slots.slot(key.into()));
+        self.state = slot.map_or_else(State::Refused, State::Waiting);
+        Poll::Ready(matches!(self.state, State::Waiting(_)))
+    }
+
     /// (Refused | Done) => Done
     fn refuse(&mut self) -> Poll<Result<SlotPermit, SlotError>> {
         match std::mem::replace(&mut self.state, State::Done) {

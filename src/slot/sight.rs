@@ -82,6 +82,7 @@ impl Slot {
                 .filter(|late| *late > 0)
                 .map(Duration::from_nanos),
             earliest_start: next.map(|next| self.common.epoch.instant(next)),
+            source: None,
         }))
     }
 }

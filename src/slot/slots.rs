@@ -276,6 +276,10 @@ impl Slots {
 
     // --- within the crate
 
+    pub(crate) fn slot(&self, key: KeyRef<'_>) -> Result<Arc<Slot>, SlotError> {
+        self.table.slot(key)
+    }
+
     pub(crate) fn common(&self) -> &Common {
         self.table.common()
     }
