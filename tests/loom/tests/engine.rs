@@ -1,0 +1,219 @@
+//! The engine in every interleaving of a few threads, on loom's locks and atomics.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p tower-slot-loom`. Waiting is loom's `block_on`: a wakeup that is
+//! lost is a deadlock, which loom reports. Nothing here waits for time.
+#![cfg(loom)]
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use loom::future::block_on;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+use tower_slot::{SlotConfig, SlotConfigBuilder, SlotErrorKind, SlotLimits, Slots};
+
+/// Never above `limit` at once.
+#[derive(Clone)]
+struct Gauge {
+    inside: Arc<AtomicUsize>,
+    limit: usize,
+}
+
+impl Gauge {
+    fn new(limit: usize) -> Self {
+        Self { inside: Arc::new(AtomicUsize::new(0)), limit }
+    }
+
+    /// Takes a permit, is inside for a moment, and gives it back.
+    fn visit(&self, slots: &Slots, key: &str) -> Result<(), SlotErrorKind> {
+        let permit = block_on(slots.acquire(key)).map_err(|error| error.kind())?;
+        let others = self.inside.fetch_add(1, Ordering::SeqCst);
+        assert!(others < self.limit, "{} in flight, at most {} may be", others + 1, self.limit);
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        drop(permit);
+        Ok(())
+    }
+}
+
+fn model(f: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(2));
+    builder.max_branches = 100_000;
+    builder.check(f);
+}
+
+fn slots(config: impl FnOnce(SlotConfigBuilder) -> SlotConfigBuilder) -> Slots {
+    // Few shards, and no sweep that depends on the clock.
+    let config = config(SlotConfig::builder().concurrency(1).max_slots(8).idle_timeout(Duration::from_secs(3600)));
+    Slots::new(config.build().unwrap())
+}
+
+fn spawn(slots: &Slots, f: impl FnOnce(Slots) + 'static) -> thread::JoinHandle<()> {
+    let slots = slots.clone();
+    thread::spawn(move || f(slots))
+}
+
+/// Everything is back: a full set of permits can be taken at once.
+fn assert_idle(slots: &Slots, key: &str) {
+    let stats = slots.stats(key);
+    assert!(stats.is_none_or(|stats| stats.in_flight == 0 && stats.waiting == 0));
+    if !slots.is_closed() {
+        assert!(slots.try_acquire(key).is_ok());
+    }
+}
+
+/// Q5, L6
+#[test]
+fn a_release_starts_whoever_waits() {
+    model(|| {
+        let (slots, gauge) = (slots(|config| config), Gauge::new(1));
+        let threads = [(); 2].map(|()| {
+            let gauge = gauge.clone();
+            spawn(&slots, move |slots| gauge.visit(&slots, "a").unwrap())
+        });
+        gauge.visit(&slots, "a").unwrap();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_idle(&slots, "a");
+    });
+}
+
+/// Q5: a first waiter that goes away at any moment leaves its turn to the next one.
+#[test]
+fn a_waiter_that_goes_away_passes_its_turn_on() {
+    model(|| {
+        let slots = slots(|config| config);
+        let held = slots.try_acquire("a").unwrap();
+        let gone = spawn(&slots, |slots| {
+            let mut acquire = pin!(slots.acquire("a"));
+            let _ = acquire.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        });
+        let waits = spawn(&slots, |slots| drop(block_on(slots.acquire("a")).unwrap()));
+        drop(held);
+        gone.join().unwrap();
+        waits.join().unwrap();
+        assert_idle(&slots, "a");
+    });
+}
+
+/// L6: raising and lowering against grants and releases.
+#[test]
+fn limits_change_while_permits_come_and_go() {
+    model(|| {
+        let (slots, gauge) = (slots(|config| config), Gauge::new(2));
+        let threads = [(); 2].map(|()| {
+            let gauge = gauge.clone();
+            spawn(&slots, move |slots| gauge.visit(&slots, "a").unwrap())
+        });
+        slots.configure("a", SlotLimits::new().concurrency(2)).unwrap();
+        slots.configure("a", SlotLimits::new().concurrency(1)).unwrap();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_idle(&slots, "a");
+        let _one = slots.try_acquire("a").unwrap();
+        assert!(slots.try_acquire("a").is_err());
+    });
+}
+
+/// G2: looking up and recycling exclude each other.
+#[test]
+fn there_are_never_two_slots_of_one_key() {
+    model(|| {
+        let (slots, gauge) = (slots(|config| config.idle_timeout(Duration::ZERO)), Gauge::new(1));
+        let other = gauge.clone();
+        let visits = spawn(&slots, move |slots| other.visit(&slots, "a").unwrap());
+        let sweeps = spawn(&slots, |slots| slots.retain_recent());
+        gauge.visit(&slots, "a").unwrap();
+        visits.join().unwrap();
+        sweeps.join().unwrap();
+        assert!(slots.len() <= 1);
+        assert_idle(&slots, "a");
+    });
+}
+
+/// Q4: two slots and one unit.
+#[test]
+fn the_total_goes_round() {
+    model(|| {
+        let (slots, gauge) = (slots(|config| config.total_concurrency(1)), Gauge::new(1));
+        let other = gauge.clone();
+        let visits = spawn(&slots, move |slots| other.visit(&slots, "a").unwrap());
+        gauge.visit(&slots, "b").unwrap();
+        visits.join().unwrap();
+        assert_eq!((slots.snapshot().total.in_flight, slots.snapshot().total.line), (0, 0));
+    });
+}
+
+/// Q4, Q5: a waiter that goes away while its slot is called leaves the unit to somebody.
+#[test]
+fn a_unit_of_the_total_is_never_lost() {
+    model(|| {
+        let slots = slots(|config| config.total_concurrency(1));
+        let held = slots.try_acquire("a").unwrap();
+        let gone = spawn(&slots, |slots| {
+            let mut acquire = pin!(slots.acquire("b"));
+            let _ = acquire.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        });
+        let waits = spawn(&slots, |slots| drop(block_on(slots.acquire("c")).unwrap()));
+        drop(held);
+        gone.join().unwrap();
+        waits.join().unwrap();
+        assert_eq!((slots.snapshot().total.in_flight, slots.snapshot().total.line), (0, 0));
+    });
+}
+
+/// L6: a cap that comes while permits are out counts them.
+#[test]
+fn a_cap_that_comes_later_counts_those_in_flight() {
+    model(|| {
+        let slots = slots(|config| config);
+        let first = spawn(&slots, |slots| drop(block_on(slots.acquire("a")).unwrap()));
+        slots.configure_total(Some(1)).unwrap();
+        let permit = block_on(slots.acquire("b")).unwrap();
+        // With the only unit taken nobody else is in flight.
+        assert!(slots.stats("a").is_none_or(|stats| stats.in_flight == 0));
+        drop(permit);
+        first.join().unwrap();
+        assert_eq!(slots.snapshot().total.in_flight, 0);
+    });
+}
+
+/// V3: close against a holder, a waiter and somebody who waits for the end.
+#[test]
+fn a_close_wakes_every_waiter_and_drains() {
+    model(|| {
+        let slots = slots(|config| config);
+        let held = slots.try_acquire("a").unwrap();
+        let waits = spawn(&slots, |slots| match block_on(slots.acquire("a")) {
+            Ok(permit) => drop(permit),
+            Err(error) => assert_eq!(error.kind(), SlotErrorKind::Closed),
+        });
+        let closes = spawn(&slots, |slots| slots.close());
+        drop(held);
+        block_on(slots.drained());
+        let stats = slots.stats("a").unwrap();
+        assert_eq!(stats.in_flight, 0);
+        waits.join().unwrap();
+        closes.join().unwrap();
+        assert_eq!(slots.try_acquire("a").unwrap_err().kind(), SlotErrorKind::Closed);
+        assert_idle(&slots, "a");
+    });
+}
+
+/// Q7: trying never takes what somebody waits for, and leaves nothing behind.
+#[test]
+fn trying_takes_nothing_from_those_who_wait() {
+    model(|| {
+        let (slots, gauge) = (slots(|config| config), Gauge::new(1));
+        let other = gauge.clone();
+        let visits = spawn(&slots, move |slots| other.visit(&slots, "a").unwrap());
+        if let Ok(permit) = slots.try_acquire("a") {
+            assert_eq!(gauge.inside.fetch_add(1, Ordering::SeqCst), 0);
+            gauge.inside.fetch_sub(1, Ordering::SeqCst);
+            drop(permit);
+        }
+        visits.join().unwrap();
+        assert!(matches!(pin!(slots.acquire("a")).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_))));
+    });
+}
