@@ -84,9 +84,7 @@ impl Acquire {
                 return this.inner.refuse();
             };
             let common = slot.common();
-            let now = common.epoch.now();
-            common.mind_sweep(now);
-            match slot.poll(ticket, now, cx.waker()) {
+            match slot.poll(ticket, || common.epoch.now(), cx.waker()) {
                 Step::Quick(start) => {
                     let State::Waiting(slot) = std::mem::replace(&mut this.inner.state, State::Done) else {
                         return Poll::Pending;

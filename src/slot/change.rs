@@ -13,16 +13,16 @@ use crate::limits::Limits;
 impl Slot {
     /// Changes something that gates depend on, and has the first waiter look at them.
     fn change(&self, f: impl FnOnce(&mut State)) {
-        let now = self.common.epoch.now();
         let mut after = After::default();
         let mut state = self.state.lock();
+        let now = self.common.epoch.now();
         f(&mut state);
         if state.own_gate(now).is_some() {
             self.leave_line(&mut state, &mut after);
         }
         after.wake = state.wake_first(now);
         drop(state);
-        after.run(now);
+        after.run();
     }
 
     pub(crate) fn set_limits(&self, limits: impl FnOnce() -> Arc<Limits>) {
@@ -41,9 +41,9 @@ impl Slot {
 
     /// Wakes everybody who waits: they find the slots closed.
     pub(crate) fn close(&self) {
-        let now = self.common.epoch.now();
         let mut after = After::default();
         let mut state = self.state.lock();
+        let now = self.common.epoch.now();
         if !state.closed && !state.permits.is_empty() {
             self.common.drain.enter();
         }
@@ -54,7 +54,7 @@ impl Slot {
             None => Vec::new(),
         };
         drop(state);
-        after.run(now);
+        after.run();
         wakers.into_iter().for_each(Waker::wake);
     }
 }

@@ -98,32 +98,42 @@ impl Slot {
     }
 
     /// Moves a waiter on: into the queue, to the next gate, or to its start.
+    ///
+    /// `clock` is read under the lock, at each look anew: so a start has the moment of its grant, and time goes on in
+    /// a slot as its lock goes from hand to hand.
     #[inline]
-    pub(crate) fn poll(self: &Arc<Self>, ticket: &mut Ticket, now: Tick, waker: &Waker) -> Step {
+    pub(crate) fn poll(
+        self: &Arc<Self>,
+        ticket: &mut Ticket,
+        clock: impl Fn() -> Tick,
+        waker: &Waker,
+    ) -> Step {
         if ticket.asked.is_none() {
             let mut state = self.state.lock();
+            let now = clock();
+            self.common.mind_sweep(now);
             if self.is_quiet(&state) && state.own_gate(now).is_none() {
                 // New => Started, the usual way: nobody waits and nothing is to be asked but the slot.
                 return Step::Quick(state.start(now));
             }
-            return self.poll_slowly(state, ticket, now, waker);
+            return self.poll_slowly(state, ticket, clock, waker);
         }
-        self.poll_slowly(self.state.lock(), ticket, now, waker)
+        self.poll_slowly(self.state.lock(), ticket, clock, waker)
     }
 
     fn poll_slowly<'a>(
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State>,
         ticket: &mut Ticket,
-        now: Tick,
+        clock: impl Fn() -> Tick,
         waker: &Waker,
     ) -> Step {
         let mut spare = None;
         loop {
             let mut after = After::default();
-            let step = self.step(&mut state, ticket, now, waker, &mut spare, &mut after);
+            let step = self.step(&mut state, ticket, clock(), waker, &mut spare, &mut after);
             drop(state);
-            after.run(now);
+            after.run();
             match step {
                 Some(step) => return step,
                 // Cloning a waker is not our code either: it happens without the lock, then all is looked at anew.
@@ -310,19 +320,21 @@ impl Slot {
         if ticket.index.is_none() {
             return;
         }
-        let now = self.common.epoch.now();
         let mut after = After::default();
         let mut state = self.state.lock();
+        let now = self.common.epoch.now();
         // Waiting => Gone
         self.depart(&mut state, ticket, now, &mut after);
         state.tally.gone += 1;
         drop(state);
-        after.run(now);
+        after.run();
     }
 
     /// Starts at once or not at all, and only if nobody waits here or for the total.
-    pub(crate) fn try_start(self: &Arc<Self>, now: Tick) -> Result<SlotPermit, SlotError> {
+    pub(crate) fn try_start(self: &Arc<Self>) -> Result<SlotPermit, SlotError> {
         let mut state = self.state.lock();
+        let now = self.common.epoch.now();
+        self.common.mind_sweep(now);
         let shut = if self.common.is_closed() {
             None
         } else if state.waiting() > 0 {
@@ -351,8 +363,8 @@ impl Slot {
 
     /// A permit comes back.
     fn release(&self, index: u32, phase: Phase, since: Tick, outcome: Outcome) {
-        let now = self.common.epoch.now();
         let mut state = self.state.lock();
+        let now = self.common.epoch.now();
         if state.permits.remove(index).is_none() {
             return;
         }
@@ -377,12 +389,14 @@ impl Slot {
             after.drained = Some(self.common.drain.leave());
         }
         drop(state);
-        after.run(now);
+        after.run();
     }
 
     /// Wakes the first waiter: its slot was called at the total.
-    fn wake_first(&self, now: Tick) {
-        let waker = self.state.lock().wake_first(now);
+    fn wake_first(&self) {
+        let mut state = self.state.lock();
+        let waker = state.wake_first(self.common.epoch.now());
+        drop(state);
         waker.into_iter().for_each(Waker::wake);
     }
 }

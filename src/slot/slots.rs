@@ -107,9 +107,7 @@ impl Slots {
     /// [`acquire`](Self::acquire).
     pub fn try_acquire<'a>(&self, key: impl Into<KeyRef<'a>>) -> Result<SlotPermit, SlotError> {
         let slot = self.table.slot(key.into())?;
-        let now = slot.common().epoch.now();
-        slot.common().mind_sweep(now);
-        slot.try_start(now).map(SlotPermit::by_hand)
+        slot.try_start().map(SlotPermit::by_hand)
     }
 
     // --- look
@@ -209,7 +207,7 @@ impl Slots {
             return Err(ConfigError::new(None, "total_concurrency", AT_LEAST_ONE));
         }
         let common = self.common();
-        let wake = |slot: Arc<Slot>| slot.wake_first(common.epoch.now());
+        let wake = |slot: Arc<Slot>| slot.wake_first();
         if common.total.set_limit(limit, wake) {
             self.table.for_each(|slot| slot.adopt_units());
             common.total.counted(wake);

@@ -107,12 +107,12 @@ impl State {
 // === impl After ===
 
 impl After {
-    pub(super) fn run(self, now: Tick) {
+    pub(super) fn run(self) {
         if let Some(waker) = self.wake {
             waker.wake();
         }
         if let Some(slot) = self.called {
-            slot.wake_first(now);
+            slot.wake_first();
         }
         if let Some(mut drained) = self.drained {
             while let Some(waker) = drained.first().and_then(|index| drained.remove(index)) {
