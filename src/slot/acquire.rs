@@ -13,6 +13,7 @@ use super::Slot;
 use super::permit::SlotPermit;
 use super::queue::Clocks;
 use super::slots::Slots;
+use super::tick::Tick;
 use super::ticket::{Step, Ticket};
 use crate::error::SlotError;
 use crate::key::KeyFuture;
@@ -76,6 +77,8 @@ impl Acquire {
         cx: &mut Context<'_>,
     ) -> Poll<Result<SlotPermit, SlotError>> {
         let mut this = self.project();
+        // The timer may go by a clock that is ahead of ours: a moment it says has come has come.
+        let mut come = Tick::FIRST;
         loop {
             let Waiting { state: State::Waiting(slot), ticket } = &mut *this.inner else {
                 if ready!(this.inner.poll_key(cx)) {
@@ -84,7 +87,7 @@ impl Acquire {
                 return this.inner.refuse();
             };
             let common = slot.common();
-            match slot.poll(ticket, || common.epoch.now(), cx.waker()) {
+            match slot.poll(ticket, || common.epoch.now().max(come), cx.waker()) {
                 Step::Quick(start) => {
                     let State::Waiting(slot) = std::mem::replace(&mut this.inner.state, State::Done) else {
                         return Poll::Pending;
@@ -114,6 +117,7 @@ impl Acquire {
                     // When the moment is there, look again.
                     if let Some(sleep) = this.sleep.as_mut().as_pin_mut() {
                         ready!(sleep.poll(cx));
+                        come = tick;
                     }
                 }
             }
