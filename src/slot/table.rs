@@ -157,16 +157,18 @@ impl Table {
         self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Makes room for one more by recycling a slot that is idle, for however short a time. Looks at one piece.
+    /// Makes room for one more by recycling a slot that counts and is idle, for however short a time. Looks at one
+    /// piece.
     fn evict(&self) -> bool {
-        self.piece(self.common.epoch.now(), 0, 1).1 > 0
+        let now = self.common.epoch.now();
+        self.piece(1, |entry| entry.slot.counts() && entry.is_idle(now, 0)).1 > 0
     }
 
     // --- recycling
 
     /// Recycles what one piece of the table has to recycle. For whoever does that and nothing else.
     pub(crate) fn sweep_piece(&self) {
-        self.piece(self.common.epoch.now(), self.idle_timeout, PIECE);
+        self.recycle_piece(self.common.epoch.now());
     }
 
     /// Looks through one piece of the table, and says when the next is due.
@@ -175,7 +177,7 @@ impl Table {
         // Due => Taken. One request at a time pays.
         if self.common.sweep_at.swap(u64::MAX, Ordering::Relaxed) == 0 {
             let now = self.common.epoch.now();
-            let (visited, freed) = self.piece(now, self.idle_timeout, PIECE);
+            let (visited, freed) = self.recycle_piece(now);
             // While it pays, go on; else go round in half the idle timeout.
             let wait = if freed * 4 > visited { 0 } else { self.sweep_interval() };
             self.common.sweep_at.store(now.plus(wait).nanos(), Ordering::Relaxed);
@@ -198,9 +200,13 @@ impl Table {
         self.idle_timeout / 2 / pieces as u64
     }
 
-    /// Visits up to [`PIECE`] slots from the cursor on and recycles up to `most` that have been idle for `timeout`
-    /// nanoseconds. Returns how many were visited and how many recycled.
-    fn piece(&self, now: Tick, timeout: u64, most: usize) -> (usize, usize) {
+    fn recycle_piece(&self, now: Tick) -> (usize, usize) {
+        self.piece(PIECE, |entry| entry.is_idle(now, self.idle_timeout))
+    }
+
+    /// Visits up to [`PIECE`] slots from the cursor on and recycles up to `most` that may go. Returns how many were
+    /// visited and how many recycled.
+    fn piece(&self, most: usize, may_go: impl Fn(&Entry) -> bool) -> (usize, usize) {
         let cursor = self.cursor.load(Ordering::Relaxed);
         let (mut at, mut place) = ((cursor >> 32) as usize, cursor as u32 as usize);
         let (mut visited, mut freed) = (0, 0);
@@ -211,7 +217,7 @@ impl Table {
             let mut gone = Vec::new();
             while place > 0 && visited < PIECE && freed < most {
                 (place, visited) = (place - 1, visited + 1);
-                if shard.entries[place].is_idle(now, timeout) {
+                if may_go(&shard.entries[place]) {
                     freed += 1;
                     gone.push(shard.remove(place));
                 }
