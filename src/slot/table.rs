@@ -25,7 +25,7 @@ use crate::key::{KeyRef, SlotKey};
 const PIECE: usize = 64;
 
 /// How many shards are looked at in search of those.
-const SHARDS_PER_PIECE: usize = 16;
+const SHARDS_PER_PIECE: usize = 64;
 
 /// How many slots a shard is meant for.
 const SLOTS_PER_SHARD: usize = 1024;
