@@ -24,6 +24,9 @@ use crate::error::BoxError;
 /// The longest host name that counts as one, in bytes (RFC 1035, without the root's dot).
 const LONGEST_HOST: usize = 253;
 
+/// The longest zone of an IPv6 address, so that both together are no longer than a host may be.
+const LONGEST_ZONE: usize = LONGEST_HOST - 45;
+
 /// The name of a slot; cheap to clone.
 ///
 /// Put into a request's extensions it names the request's slot, whatever the URI says.
@@ -230,16 +233,15 @@ impl<'a> Host<'a> {
 
     fn cut_out(authority: &'a str) -> Option<Self> {
         let (_, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-        let host = match host.strip_prefix('[') {
-            Some(literal) => literal.split_once(']')?.0,
-            // More than one colon and no brackets: an address written bare, without a port.
+        match host.strip_prefix('[') {
+            Some(literal) => Self::address(literal.split_once(']')?.0),
             None => match host.split_once(':') {
-                Some((_, rest)) if rest.contains(':') => host,
-                Some((name, _)) => name,
-                None => host,
+                // More than one colon and no brackets: an address written bare, without a port.
+                Some((_, rest)) if rest.contains(':') => Self::address(host),
+                Some((name, _)) => Self::name(name),
+                None => Self::name(host),
             },
-        };
-        Self::bare(host)
+        }
     }
 
     /// Cuts the host out of a `Host` header; `None` where the value is none that RFC 9110 allows there.
@@ -254,20 +256,32 @@ impl<'a> Host<'a> {
             None => value.split_once(':').unwrap_or((value, "")),
         };
         let is_name = |b: u8| b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:".contains(&b);
-        (port.bytes().all(|b| b.is_ascii_digit()) && host.bytes().all(is_name)).then(|| Self::bare(host))?
+        (port.bytes().all(|b| b.is_ascii_digit()) && host.bytes().all(is_name)).then(|| Self::name(host))?
     }
 
-    fn bare(host: &'a str) -> Option<Self> {
-        let name = host.strip_suffix('.').unwrap_or(host);
+    /// A name, or an IPv4 address. Of two dots at its end one would be left, and be taken for the root's later on.
+    fn name(name: &'a str) -> Option<Self> {
+        let name = name.strip_suffix('.').unwrap_or(name);
         let canonical = is_plain(name.as_bytes());
-        (!name.is_empty() && name.len() <= LONGEST_HOST).then_some(Self { name, canonical })
+        let is_name = !name.is_empty() && !name.ends_with('.') && name.len() <= LONGEST_HOST;
+        is_name.then_some(Self { name, canonical })
+    }
+
+    /// An IPv6 address, with the zone it may have.
+    fn address(literal: &'a str) -> Option<Self> {
+        let (address, zone) = split_zone(literal);
+        let is_address = address.parse::<Ipv6Addr>().is_ok() && zone.len() <= LONGEST_ZONE;
+        is_address.then_some(Self { name: literal, canonical: false })
     }
 
     /// The host in its one form.
     pub(crate) fn canonical(self) -> Cow<'a, str> {
-        match self.name.parse::<Ipv6Addr>() {
-            _ if self.canonical => Cow::Borrowed(self.name),
-            Ok(address) => Cow::Owned(address.to_string()),
+        if self.canonical {
+            return Cow::Borrowed(self.name);
+        }
+        let (address, zone) = split_zone(self.name);
+        match address.parse::<Ipv6Addr>() {
+            Ok(address) => Cow::Owned(format!("{address}{}", zone.to_ascii_lowercase())),
             Err(_) => Cow::Owned(self.name.to_ascii_lowercase()),
         }
     }
@@ -311,6 +325,11 @@ fn is_plain(bytes: &[u8]) -> bool {
         }
         None => !bytes.iter().any(|b| *b >= 0x80 || (b':'..=b'[').contains(b)),
     }
+}
+
+/// Splits `fe80::1%25eth0`; the zone begins with its percent sign.
+fn split_zone(literal: &str) -> (&str, &str) {
+    literal.split_at(literal.find('%').unwrap_or(literal.len()))
 }
 
 impl fmt::Debug for Host<'_> {
