@@ -238,13 +238,15 @@ impl<'a> Host<'a> {
             None => match host.split_once(':') {
                 // More than one colon and no brackets: an address written bare, without a port.
                 Some((_, rest)) if rest.contains(':') => Self::address(host),
-                Some((name, _)) => Self::name(name),
+                // What is no port follows no host: an unescaped slash ends `user:pa/ss@host` within the password.
+                Some((name, port)) => is_port(port).then(|| Self::name(name))?,
                 None => Self::name(host),
             },
         }
     }
 
-    /// Cuts the host out of a `Host` header; `None` where the value is none that RFC 9110 allows there.
+    /// Cuts the host out of a `Host` header; `None` where the value is none that RFC 9110 allows there, or has an
+    /// escape, which no URI may have in its host.
     pub(crate) fn in_header(value: &'a [u8]) -> Option<Self> {
         let value = std::str::from_utf8(value).ok()?;
         let (host, port) = match value.strip_prefix('[') {
@@ -255,8 +257,8 @@ impl<'a> Host<'a> {
             }
             None => value.split_once(':').unwrap_or((value, "")),
         };
-        let is_name = |b: u8| b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:".contains(&b);
-        (port.bytes().all(|b| b.is_ascii_digit()) && host.bytes().all(is_name)).then(|| Self::name(host))?
+        let is_name = |b: u8| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:".contains(&b);
+        (is_port(port) && host.bytes().all(is_name)).then(|| Self::name(host))?
     }
 
     /// A name, or an IPv4 address. Of two dots at its end one would be left, and be taken for the root's later on.
@@ -325,6 +327,10 @@ fn is_plain(bytes: &[u8]) -> bool {
         }
         None => !bytes.iter().any(|b| *b >= 0x80 || (b':'..=b'[').contains(b)),
     }
+}
+
+fn is_port(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// Splits `fe80::1%25eth0`; the zone begins with its percent sign.
