@@ -63,6 +63,14 @@ impl Jitter {
         }
     }
 
+    /// The same without durations over the longest that count.
+    pub(crate) fn capped(self) -> Self {
+        match self.0 {
+            Kind::UpTo(max) => Self::up_to(max.min(LONGEST)),
+            Kind::Ratio(_) => self,
+        }
+    }
+
     /// Says what is wrong with it.
     pub(crate) fn fault(self) -> Option<&'static str> {
         match self.0 {

@@ -151,7 +151,7 @@ impl SlotLimits {
         Limits {
             concurrency: self.concurrency.unwrap_or(base.concurrency),
             delay: self.delay.unwrap_or(base.delay).min(LONGEST),
-            jitter: self.jitter.unwrap_or(base.jitter),
+            jitter: self.jitter.unwrap_or(base.jitter).capped(),
             queue_capacity: self.queue_capacity.unwrap_or(base.queue_capacity),
             wait_timeout: self.wait_timeout.unwrap_or(base.wait_timeout).map(|timeout| timeout.min(LONGEST)),
             hold: self.hold.unwrap_or(base.hold),
