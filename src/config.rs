@@ -176,9 +176,14 @@ impl ConfigError {
     pub(crate) fn check_name(name: &SlotKey) -> Result<(), Self> {
         let exact = pattern(name.as_str());
         match exact.unwrap_or(name.as_str()) {
-            "." => Err(Self::new(Some(name), "name", "the pattern has nothing after the dot")),
+            "." if exact.is_some() => {
+                Err(Self::new(Some(name), "name", "the pattern has nothing after the dot"))
+            }
             rest if rest.contains('*') => {
                 Err(Self::new(Some(name), "name", "a star stands only at the beginning, before a dot"))
+            }
+            suffix if exact.is_some() && suffix.ends_with('.') => {
+                Err(Self::new(Some(name), "name", "a pattern ends without a dot, as host keys do"))
             }
             suffix if exact.is_some() && suffix.bytes().any(|b| b.is_ascii_uppercase()) => {
                 Err(Self::new(Some(name), "name", "a pattern is written in lower case, as host keys are"))

@@ -45,7 +45,8 @@ impl Settings {
 
     /// The exact name, then the longest pattern, then the defaults.
     pub(crate) fn of(&self, name: &str) -> Setting {
-        let dots = name.match_indices('.').map(|(at, _)| &name[at..]);
+        // Something has to stand before the dot.
+        let dots = name.match_indices('.').filter(|(at, _)| *at > 0).map(|(at, _)| &name[at..]);
         let pattern = dots.filter_map(|end| self.patterns.get(end)).map(|(_, limits)| limits).next();
         let base = pattern.unwrap_or(&self.defaults);
         let exact = self.exact.get(name);
