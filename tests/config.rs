@@ -622,10 +622,11 @@ fn last_moment() -> Instant {
 #[tokio::test(start_paused = true)]
 async fn a_pause_may_last_to_the_end_of_the_clock() {
     // L1, L6, case 27
-    let ends: [fn(Instant) -> Instant; 4] = [
+    let ends: [fn(Instant) -> Instant; 5] = [
         |now| now + LONGEST,
         |now| now + 2 * LONGEST,
         |now| now + Duration::from_nanos(u64::MAX),
+        |now| now + Duration::from_nanos(u64::MAX) + seconds(1),
         |_| last_moment(),
     ];
     for end in ends {
