@@ -2,6 +2,7 @@
 //! started, and a watchdog for what may deadlock.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::future::Future;
 use std::pin::Pin;
