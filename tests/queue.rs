@@ -3,12 +3,11 @@
 mod by_hand;
 
 use std::convert::Infallible;
-use std::future::{Future, pending};
+use std::future::pending;
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use http::{Request, Response};
 use http_body_util::Empty;
 use tokio::task::yield_now;
@@ -325,7 +324,7 @@ async fn a_wait_timeout_of_nothing_is_a_timeout_in_the_same_instant() {
     assert_eq!((error.kind(), error.waited()), (SlotErrorKind::WaitTimeout, Duration::ZERO));
     assert_eq!(begin.elapsed(), Duration::ZERO);
     drop(permit);
-    slots.acquire("a").await.unwrap();
+    drop(slots.acquire("a").await.unwrap());
 }
 
 // Q3, Q5
