@@ -169,6 +169,12 @@ pub fn plan(mut request: Request<()>, answer: Answer) -> Request<()> {
     request
 }
 
+/// What a request's plan says; an empty 200 if it has none.
+pub fn planned_answer(parts: &Parts) -> Answer {
+    let plan = parts.extensions.get::<Plan>().map(|plan| plan.0.lock().unwrap().take());
+    plan.map_or(Answer::ok(Script::default()), |answer| answer.expect("a plan is used once"))
+}
+
 /// An answer that the test gives when it likes.
 pub fn later() -> (oneshot::Sender<Answer>, Answer) {
     let (sender, receiver) = oneshot::channel();
@@ -375,12 +381,9 @@ impl Answer {
 // === impl Inner ===
 
 impl Inner {
-    /// A service that does what each request's [`Plan`] says, and answers an empty 200 to one without.
+    /// A service that does what each request's [`Plan`] says.
     pub fn new() -> Self {
-        Self::answering(|parts| {
-            let plan = parts.extensions.get::<Plan>().map(|plan| plan.0.lock().unwrap().take());
-            plan.map_or(Answer::ok(Script::default()), |answer| answer.expect("a plan is used once"))
-        })
+        Self::answering(planned_answer)
     }
 
     /// A service that answers what `f` says.
