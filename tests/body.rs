@@ -15,7 +15,7 @@ use tokio_test::task::{Spawn, spawn};
 use tokio_test::{assert_pending, assert_ready_ok};
 use tower::{Layer, Service};
 use tower_slot::body::SlotBody;
-use tower_slot::{Hold, SlotConfig, SlotTimings, Slots, WaitReason};
+use tower_slot::{Hold, SlotConfig, Slots, WaitReason};
 
 use self::support::{
     Act, Answer, Answered, Broken, Client, Inner, Says, Script, Seen, Step, body_of, data, ended, frame, get,
@@ -312,51 +312,6 @@ fn an_upload_that_goes_on_after_an_early_response_is_not_counted() {
     assert_eq!(frame(&mut body), data("no"));
     assert_eq!(uploads.lock().unwrap().len(), 1);
     assert_eq!(ended(layer.slots(), "a.test"), [1, 0, 0]);
-}
-
-// --- timings
-
-/// V2: the time in the body runs from the headers to the end, or to the drop.
-#[tokio::test(start_paused = true)]
-async fn timings_know_the_time_in_the_body_when_it_has_ended() {
-    for dropped in [false, true] {
-        let layer = layer(SlotConfig::builder()).timings(true);
-        let mut client = layer.layer(Inner::new());
-        let request = planned("a.test", Answer::ok(Script::chunked(&["hello"])));
-        let response = assert_ready_ok!(spawn(client.call(request)).poll());
-        let timings = response.extensions().get::<SlotTimings>().unwrap().clone();
-        let mut body = body_of(response);
-        advance(2 * SECOND).await;
-        assert_eq!(frame(&mut body), data("hello"));
-        assert_eq!(timings.body(), None);
-        advance(3 * SECOND).await;
-        if !dropped {
-            assert_eq!(frame(&mut body), Seen::End);
-            assert_eq!(timings.body(), Some(5 * SECOND));
-            advance(7 * SECOND).await;
-        }
-        drop(body);
-        assert_eq!(timings.body(), Some(5 * SECOND), "dropped: {dropped}");
-    }
-}
-
-/// V2.
-#[tokio::test(start_paused = true)]
-async fn without_a_permit_the_time_in_the_body_is_not_measured() {
-    let layer = layer(SlotConfig::builder().hold(Hold::Headers)).timings(true);
-    let mut client = layer.layer(Inner::new());
-    let request = planned("a.test", Answer::ok(Script::chunked(&["hello"])).after(2 * SECOND));
-    let mut call = spawn(client.call(request));
-    assert_pending!(call.poll());
-    advance(2 * SECOND).await;
-    let response = assert_ready_ok!(call.poll());
-    let timings = response.extensions().get::<SlotTimings>().unwrap().clone();
-    let mut body = body_of(response);
-    advance(SECOND).await;
-    while !matches!(frame(&mut body), Seen::End) {}
-    drop(body);
-    assert_eq!((timings.to_headers(), timings.body()), (2 * SECOND, None));
-    assert_eq!(layer.slots().stats("a.test").unwrap().times.body, Duration::ZERO);
 }
 
 // --- nothing else changes
