@@ -349,7 +349,7 @@ impl Slot {
         state.tally.refused += 1;
         let kind = if shut.is_none() { SlotErrorKind::Closed } else { SlotErrorKind::QueueFull };
         let mut error = self.error(&state, kind, now, now);
-        error.0.reason = shut;
+        error.0.reason = shut.or(error.0.reason);
         Err(error)
     }
 
