@@ -5,6 +5,12 @@ pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+/// What hashes keys. The model checker wants every run to be the same.
+#[cfg(loom)]
+pub(crate) type KeyHasher = foldhash::quality::FixedState;
+#[cfg(not(loom))]
+pub(crate) type KeyHasher = foldhash::quality::RandomState;
+
 #[cfg(loom)]
 use loom::sync as imp;
 #[cfg(not(loom))]

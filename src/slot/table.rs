@@ -7,14 +7,13 @@
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use foldhash::quality::RandomState;
 use hashbrown::HashTable;
 
 use super::Slot;
 use super::common::Common;
 use super::settings::{Setting, Settings};
 use super::stats::Tally;
-use super::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
+use super::sync::{AtomicU64, AtomicUsize, KeyHasher, Mutex, Ordering};
 use super::tick::Tick;
 use crate::config::SlotConfig;
 use crate::error::{SlotError, SlotErrorKind};
@@ -34,7 +33,7 @@ const SLOTS_PER_SHARD: usize = 1024;
 pub(crate) struct Table {
     common: Arc<Common>,
     settings: RwLock<Settings>,
-    hasher: RandomState,
+    hasher: KeyHasher,
     shards: Box<[Mutex<Shard>]>,
     /// Slots that count, those about to be inserted included.
     len: AtomicUsize,
@@ -67,7 +66,7 @@ impl Table {
         Self {
             common: Arc::new(Common::new(config.total)),
             settings: RwLock::new(Settings::new(config)),
-            hasher: RandomState::default(),
+            hasher: KeyHasher::default(),
             shards: (0..shards).map(|_| Mutex::new(Shard::default())).collect(),
             len: AtomicUsize::new(0),
             max,

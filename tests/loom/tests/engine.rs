@@ -1,17 +1,16 @@
 //! The engine in every interleaving of a few threads, on loom's locks and atomics.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p tower-slot-loom`. Waiting is loom's `block_on`: a wakeup that is
+//! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p tower-slot-loom`. Waiting sleeps until it is woken: a wakeup that is
 //! lost is a deadlock, which loom reports. Nothing here waits for time.
 #![cfg(loom)]
 
 use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use loom::future::block_on;
-use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use tower_slot::{SlotConfig, SlotConfigBuilder, SlotErrorKind, SlotLimits, Slots};
 
@@ -38,6 +37,36 @@ impl Gauge {
     }
 }
 
+/// Wakes a thread that sleeps in [`block_on`].
+struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Wake for Bell {
+    fn wake(self: std::sync::Arc<Self>) {
+        *self.rung.lock().unwrap() = true;
+        self.changed.notify_one();
+    }
+}
+
+/// Sleeps between polls until it is woken, and never wakes up by itself.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let bell = std::sync::Arc::new(Bell { rung: Mutex::new(false), changed: Condvar::new() });
+    let waker = Waker::from(bell.clone());
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        let mut rung = bell.rung.lock().unwrap();
+        while !*rung {
+            rung = bell.changed.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
 fn model(f: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(2));
@@ -47,7 +76,8 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
 
 fn slots(config: impl FnOnce(SlotConfigBuilder) -> SlotConfigBuilder) -> Slots {
     // Few shards, and no sweep that depends on the clock.
-    let config = config(SlotConfig::builder().concurrency(1).max_slots(8).idle_timeout(Duration::from_secs(3600)));
+    let config =
+        config(SlotConfig::builder().concurrency(1).max_slots(8).idle_timeout(Duration::from_secs(3600)));
     Slots::new(config.build().unwrap())
 }
 
@@ -214,6 +244,9 @@ fn trying_takes_nothing_from_those_who_wait() {
             drop(permit);
         }
         visits.join().unwrap();
-        assert!(matches!(pin!(slots.acquire("a")).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_))));
+        assert!(matches!(
+            pin!(slots.acquire("a")).poll(&mut Context::from_waker(Waker::noop())),
+            Poll::Ready(Ok(_))
+        ));
     });
 }
