@@ -81,14 +81,21 @@ fn the_head_of_a_bounded_queue_that_goes_away_wakes_its_successor() {
 }
 
 // Q5
-#[test]
-fn a_waiter_that_goes_away_from_a_full_slot_or_from_behind_wakes_nobody() {
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_goes_away_from_a_full_slot_or_from_behind_wakes_nobody() {
     let slots = slots(SlotConfig::builder().concurrency(1));
     let a = slots.try_acquire("a").unwrap();
-    let [b, c, mut d, e] = [(); 4].map(|()| queued(&slots, "a"));
+    let [b, mut c, mut d, e, f] = [(); 5].map(|()| queued(&slots, "a"));
     drop(b);
     drop(e);
     assert!(!c.is_woken() && !d.is_woken());
+    // There is room, but it is the pace that they wait for.
+    slots.configure("a", SlotLimits::new().concurrency(2).delay(secs(3_600))).unwrap();
+    assert_pending!(c.poll());
+    drop(f);
+    assert!(!c.is_woken() && !d.is_woken());
+    slots.configure("a", SlotLimits::new().delay(Duration::ZERO).concurrency(1)).unwrap();
+    assert_pending!(c.poll());
     drop(a);
     drop(c);
     assert!(d.is_woken());
@@ -329,8 +336,9 @@ async fn a_waiter_whose_timer_went_off_at_the_pace_is_stalled_from_then_on() {
 async fn a_first_waiter_that_its_wait_timeout_woke_is_stalled_from_then_on() {
     let slots = slots(SlotConfig::builder().concurrency(1).wait_timeout(secs(5)));
     let _permit = slots.acquire("a").await.unwrap();
-    let first = queued(&slots, "a");
+    let mut first = queued(&slots, "a");
     sleep(secs(2)).await;
+    assert_pending!(first.poll());
     let second = tokio::spawn(slots.acquire("a"));
     sleep(secs(4)).await;
     assert!(first.is_woken());

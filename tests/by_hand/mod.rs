@@ -2,7 +2,7 @@
 //! started, and a watchdog for what may deadlock.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tower_slot::{Acquire, SlotConfigBuilder, Slots};
 
 pub(crate) fn slots(config: SlotConfigBuilder) -> Slots {
@@ -51,11 +51,14 @@ pub(crate) fn line(slots: &Slots) -> usize {
 
 // --- visits
 
+/// Longer than any wait in a test: on a paused clock it makes a lost wakeup an error instead of a hang.
+const FOR_EVER: Duration = secs(30 * 365 * 24 * 3_600);
+
 /// Spawns somebody who asks for the slot `key`, stays in it for `stay`, and tells how long after now it started.
 pub(crate) fn visit(slots: &Slots, key: &str, stay: Duration) -> JoinHandle<Duration> {
     let (asked, acquire) = (Instant::now(), slots.acquire(key));
     tokio::spawn(async move {
-        let permit = acquire.await.unwrap();
+        let permit = timeout(FOR_EVER, acquire).await.expect("nobody woke it").unwrap();
         let started = asked.elapsed();
         sleep(stay).await;
         drop(permit);
