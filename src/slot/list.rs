@@ -131,7 +131,7 @@ impl<T> List<T> {
     }
 
     #[cfg(test)]
-    fn capacity(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.nodes.capacity()
     }
 }

@@ -368,3 +368,6 @@ impl Entry {
         Arc::strong_count(&self.slot) == 1 && self.slot.is_idle(now, timeout)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! What only the inside shows: how many slots one request looks at, and for how many a lock is held.
+
+use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Weak, mpsc};
+use std::time::Duration;
+
+use super::super::sync::MutexGuard;
+use super::*;
+
+const MANY: usize = 3_000;
+
+/// A full table of slots that are idle and have a next start to come: none of them can go.
+fn full() -> (Table, Vec<Arc<Slot>>) {
+    let config = SlotConfig::builder().max_slots(MANY).delay(Duration::from_secs(900));
+    let table = Table::new(&config.idle_timeout(Duration::ZERO).build().unwrap());
+    let slots = (0..MANY).map(|n| {
+        let slot = table.slot(n.to_string().into()).unwrap();
+        drop(slot.try_start().unwrap());
+        slot
+    });
+    let slots: Vec<_> = slots.collect();
+    assert_eq!(table.shards.iter().map(|shard| shard.lock().entries.len()).sum::<usize>(), MANY);
+    assert_eq!(table.len.load(Ordering::Relaxed), MANY);
+    (table, slots)
+}
+
+/// Which slots were looked at since the last time: looking takes the spare storage of an idle one.
+fn visited(slots: &[Weak<Slot>]) -> HashSet<usize> {
+    let is_visited = |slot: &Weak<Slot>| {
+        let slot = slot.upgrade().unwrap();
+        let mut state = slot.state.lock();
+        let is_visited = state.permits.capacity() == 0;
+        let one = state.permits.push(Tick::FIRST);
+        state.permits.remove(one);
+        is_visited
+    };
+    (0..slots.len()).filter(|n| is_visited(&slots[*n])).collect()
+}
+
+// G3, G4
+#[test]
+fn no_request_looks_at_more_than_64_slots_and_all_are_looked_at_in_turn() {
+    let (table, slots) = full();
+    let slots: Vec<_> = slots.into_iter().map(|slot| Arc::downgrade(&slot)).collect();
+    let is_full = |key: &str| table.slot(key.into()).unwrap_err().kind() == SlotErrorKind::TooManySlots;
+    let due = || table.common.sweep_at.store(0, Ordering::Relaxed);
+    let not_due = || table.common.sweep_at.store(u64::MAX, Ordering::Relaxed);
+    let requests: [(&str, &dyn Fn(usize)); 4] = [
+        ("a piece is due", &|n| {
+            due();
+            table.slot(n.to_string().into()).unwrap();
+        }),
+        ("there is no room", &|_| {
+            not_due();
+            assert!(is_full("new"));
+        }),
+        ("a piece is due and there is no room", &|_| {
+            due();
+            assert!(is_full("new"));
+        }),
+        ("somebody sweeps", &|_| {
+            table.sweep_piece();
+        }),
+    ];
+    for (when, request) in requests {
+        visited(&slots);
+        let mut seen = HashSet::new();
+        for n in 0..MANY / PIECE * 2 {
+            request(n);
+            let now = visited(&slots);
+            assert!((1..=64).contains(&now.len()), "{} when {when}, request {n}", now.len());
+            seen.extend(now);
+        }
+        assert_eq!(seen.len(), MANY, "{when}");
+    }
+    not_due();
+    table.slot("7".into()).unwrap();
+    assert_eq!(visited(&slots).len(), 0, "nothing is due");
+}
+
+// V1
+#[test]
+fn who_looks_at_all_slots_has_no_lock_meanwhile_and_takes_64_at_a_time() {
+    let (table, slots) = full();
+    let table = Arc::new(table);
+    let slots: Vec<_> = slots.into_iter().map(|slot| Arc::downgrade(&slot)).collect();
+    let mut seen = HashSet::new();
+    let mut most = 0;
+    table.for_each(|slot| {
+        if seen.is_empty() {
+            let (done, is_done) = mpsc::channel();
+            let (table, slot) = (table.clone(), slot.clone());
+            std::thread::spawn(move || {
+                let shards: Vec<_> = table.shards.iter().map(Mutex::lock).collect();
+                let in_flight = slot.stats().in_flight;
+                let _ = done.send((shards.len(), in_flight));
+            });
+            assert_eq!(is_done.recv_timeout(Duration::from_secs(10)).unwrap(), (8, 0));
+        }
+        if seen.len() % 100 < 70 {
+            most = slots.iter().filter(|slot| slot.strong_count() > 1).count().max(most);
+        }
+        assert!(seen.insert(slot.key().clone()));
+    });
+    assert_eq!(seen.len(), MANY);
+    assert_eq!(most, 64);
+}
+
+// G4, on real threads
+#[test]
+fn the_number_of_slots_is_never_above_the_bound_nor_above_its_count() {
+    const MAX: usize = 50;
+    let config = SlotConfig::builder().max_slots(MAX).slot("named", crate::SlotLimits::new().concurrency(1));
+    let table = Table::new(&config.idle_timeout(Duration::ZERO).build().unwrap());
+    let done = AtomicBool::new(false);
+    let there = |shards: &[MutexGuard<'_, Shard>]| {
+        let entries = shards.iter().flat_map(|shard| &shard.entries);
+        entries.filter(|entry| entry.slot.counts()).count()
+    };
+    let lock = || table.shards.iter().map(Mutex::lock).collect::<Vec<_>>();
+    std::thread::scope(|scope| {
+        let threads = [0; 8].map(|_| {
+            scope.spawn(|| {
+                for _ in 0..5_000 {
+                    let key = fastrand::usize(..2 * MAX).to_string();
+                    let _held = [table.slot(key.as_str().into()), table.slot("named".into())];
+                    if fastrand::u8(..) == 0 {
+                        table.retain_recent();
+                    }
+                }
+            })
+        });
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let shards = lock();
+                let (there, counted) = (there(&shards), table.len.load(Ordering::Relaxed));
+                drop(shards);
+                assert!(there <= MAX, "{there}");
+                assert!(there <= counted && counted <= MAX, "{there}, counted {counted}");
+            }
+        });
+        let ends: Vec<_> = threads.map(|thread| thread.join()).into();
+        done.store(true, Ordering::Relaxed);
+        assert!(ends.iter().all(Result::is_ok));
+    });
+    assert_eq!(there(&lock()), table.len.load(Ordering::Relaxed));
+}
