@@ -118,32 +118,35 @@ impl Table {
         if self.common.is_closed() {
             return Err(self.refuse(SlotErrorKind::Closed, key));
         }
-        let named = self.settings().of(key.as_str()).named || self.overflow.as_ref() == Some(&key);
-        // The place is reserved before the slot is made, so that there is never one too many.
-        let has_room = named || self.reserve() || (self.evict() && self.reserve());
-        if !has_room {
-            return match &self.overflow {
-                Some(overflow) => self.find(&overflow.into()).map_or_else(|| self.make(overflow.into()), Ok),
-                None => Err(self.refuse(SlotErrorKind::TooManySlots, key)),
-            };
+        let mut slot = self.find_or_insert(&key);
+        if slot.is_none() && self.evict() {
+            slot = self.find_or_insert(&key);
         }
+        // The overflow slot needs no room.
+        let slot = slot.or_else(|| self.find_or_insert(self.overflow.as_ref()?));
+        self.plan_sweep();
+        slot.ok_or_else(|| self.refuse(SlotErrorKind::TooManySlots, key))
+    }
+
+    /// The slot of that name, made now if there is room for it.
+    fn find_or_insert(&self, key: &SlotKey) -> Option<Arc<Slot>> {
         let name = key.as_str().as_bytes();
         let hash = self.hash(name);
         let mut shard = self.shard(hash).lock();
         if let Some(slot) = shard.find(hash, name) {
-            // Somebody else was faster.
-            let slot = slot.clone();
-            drop(shard);
-            self.len.fetch_sub(usize::from(!named), Ordering::Relaxed);
-            return Ok(slot);
+            return Some(slot.clone());
         }
         // Read under the shard's lock: whoever changes settings later finds the slot there.
-        let Setting { limits, paused, .. } = self.settings().of(key.as_str());
-        let slot = Arc::new(Slot::new(key, !named, self.common.clone(), limits, paused));
+        let Setting { limits, paused, named } = self.settings().of(key.as_str());
+        let counts = !named && self.overflow.as_ref() != Some(key);
+        // The place is reserved before the slot is made, so that there is never one too many; and under the lock,
+        // so that of several who ask for the same name at once nobody is in another's way.
+        if counts && !self.reserve() {
+            return None;
+        }
+        let slot = Arc::new(Slot::new(key.clone(), counts, self.common.clone(), limits, paused));
         shard.insert(hash, slot.clone());
-        drop(shard);
-        self.plan_sweep();
-        Ok(slot)
+        Some(slot)
     }
 
     fn refuse(&self, kind: SlotErrorKind, key: SlotKey) -> SlotError {
@@ -218,7 +221,7 @@ impl Table {
                 (place, visited) = (place - 1, visited + 1);
                 if may_go(&shard.entries[place]) {
                     freed += 1;
-                    gone.push(shard.remove(place));
+                    gone.push(self.take(&mut shard, place));
                 }
             }
             if !gone.is_empty() {
@@ -248,7 +251,7 @@ impl Table {
                 while place > stop {
                     place -= 1;
                     if shard.entries[place].is_idle(now, self.idle_timeout) {
-                        gone.push(shard.remove(place));
+                        gone.push(self.take(&mut shard, place));
                     }
                 }
                 shard.shrink();
@@ -258,9 +261,15 @@ impl Table {
         }
     }
 
+    /// Takes a slot out, and out of the count: under the lock, so that its name finds the room it left.
+    fn take(&self, shard: &mut Shard, place: usize) -> Arc<Slot> {
+        let slot = shard.remove(place);
+        self.len.fetch_sub(usize::from(slot.counts()), Ordering::Relaxed);
+        slot
+    }
+
     fn bury(&self, gone: Vec<Arc<Slot>>) {
         for slot in gone {
-            self.len.fetch_sub(usize::from(slot.counts()), Ordering::Relaxed);
             // Nobody else has a handle any more.
             if let Some(slot) = Arc::into_inner(slot) {
                 let mut recycled = self.recycled.lock();
