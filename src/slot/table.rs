@@ -57,6 +57,15 @@ struct Entry {
     slot: Arc<Slot>,
 }
 
+/// What came of looking through a piece of the table.
+#[derive(Default)]
+struct Piece {
+    visited: usize,
+    freed: usize,
+    /// Whether one of those freed counted.
+    room: bool,
+}
+
 // === impl Table ===
 
 impl Table {
@@ -84,10 +93,11 @@ impl Table {
     /// The slot of that name, made now if need be.
     #[inline]
     pub(crate) fn slot(&self, key: KeyRef<'_>) -> Result<Arc<Slot>, SlotError> {
+        let Some(slot) = self.find(&key) else { return self.make(key) };
         if self.common.is_sweep_due() {
-            self.sweep();
+            self.tend(false);
         }
-        self.find(&key).map_or_else(|| self.make(key), Ok)
+        Ok(slot)
     }
 
     /// The slot of that name, if there is one.
@@ -119,7 +129,7 @@ impl Table {
             return Err(self.refuse(SlotErrorKind::Closed, key));
         }
         let mut slot = self.find_or_insert(&key);
-        if slot.is_none() && self.evict() {
+        if self.tend(slot.is_none()) && slot.is_none() {
             slot = self.find_or_insert(&key);
         }
         // The overflow slot needs no room.
@@ -159,31 +169,30 @@ impl Table {
         self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Makes room for one more by recycling a slot that counts and is idle, for however short a time. Looks at one
-    /// piece.
-    fn evict(&self) -> bool {
-        let now = self.common.epoch.now();
-        self.piece(1, |entry| entry.slot.counts() && entry.is_idle(now, 0)).1 > 0
-    }
-
     // --- recycling
 
     /// Recycles what one piece of the table has to recycle. For whoever does that and nothing else.
     pub(crate) fn sweep_piece(&self) {
-        self.recycle_piece(self.common.epoch.now());
+        self.piece(true, false);
     }
 
-    /// Looks through one piece of the table, and says when the next is due.
+    /// Looks through one piece of the table if that is due, or else for room; one piece in all. Returns whether
+    /// there is room for one more.
     #[cold]
-    fn sweep(&self) {
+    fn tend(&self, for_room: bool) -> bool {
         // Due => Taken. One request at a time pays.
-        if self.common.sweep_at.swap(u64::MAX, Ordering::Relaxed) == 0 {
-            let now = self.common.epoch.now();
-            let (visited, freed) = self.recycle_piece(now);
-            // While it pays, go on; else go round in half the idle timeout.
-            let wait = if freed * 4 > visited { 0 } else { self.sweep_interval() };
-            self.common.sweep_at.store(now.plus(wait).nanos(), Ordering::Relaxed);
+        let due = self.common.is_sweep_due() && self.common.sweep_at.swap(u64::MAX, Ordering::Relaxed) == 0;
+        if !due && !for_room {
+            return false;
         }
+        let piece = self.piece(due, for_room);
+        if due {
+            // While it pays, go on; else go round in half the idle timeout.
+            let wait = if piece.pays() { 0 } else { self.sweep_interval() };
+            let next = self.common.epoch.now().plus(wait);
+            self.common.sweep_at.store(next.nanos(), Ordering::Relaxed);
+        }
+        piece.room
     }
 
     /// The first slot begins the rounds.
@@ -202,25 +211,27 @@ impl Table {
         self.idle_timeout / 2 / pieces as u64
     }
 
-    fn recycle_piece(&self, now: Tick) -> (usize, usize) {
-        self.piece(PIECE, |entry| entry.is_idle(now, self.idle_timeout))
-    }
-
-    /// Visits up to [`PIECE`] slots from the cursor on and recycles up to `most` that may go. Returns how many were
-    /// visited and how many recycled.
-    fn piece(&self, most: usize, may_go: impl Fn(&Entry) -> bool) -> (usize, usize) {
+    /// Visits up to [`PIECE`] slots from the cursor on. Recycles those that have been idle for the idle timeout;
+    /// and `for_room` one that is idle, for however short a time. Without `to_the_end` it stops when there is room.
+    fn piece(&self, to_the_end: bool, for_room: bool) -> Piece {
+        let now = self.common.epoch.now();
         let cursor = self.cursor.load(Ordering::Relaxed);
         let (mut at, mut place) = ((cursor >> 32) as usize, cursor as u32 as usize);
-        let (mut visited, mut freed) = (0, 0);
+        let mut piece = Piece::default();
         for _ in 0..SHARDS_PER_PIECE {
             let mut shard = self.shards[at & (self.shards.len() - 1)].lock();
             // From the end: the one that takes a removed one's place has been visited already.
             place = place.min(shard.entries.len());
             let mut gone = Vec::new();
-            while place > 0 && visited < PIECE && freed < most {
-                (place, visited) = (place - 1, visited + 1);
-                if may_go(&shard.entries[place]) {
-                    freed += 1;
+            while place > 0 && piece.visited < PIECE && (to_the_end || !piece.room) {
+                (place, piece.visited) = (place - 1, piece.visited + 1);
+                let entry = &shard.entries[place];
+                let counts = entry.slot.counts();
+                // One that does not count would make no room.
+                let timeout = if for_room && counts && !piece.room { 0 } else { self.idle_timeout };
+                if entry.is_idle(now, timeout) {
+                    piece.freed += 1;
+                    piece.room |= counts;
                     gone.push(self.take(&mut shard, place));
                 }
             }
@@ -235,7 +246,7 @@ impl Table {
             (at, place) = (at.wrapping_add(1), u32::MAX as usize);
         }
         self.cursor.store((at as u64) << 32 | place as u64, Ordering::Relaxed);
-        (visited, freed)
+        piece
     }
 
     /// Recycles all that have been idle for the idle timeout.
@@ -326,6 +337,15 @@ impl Table {
     /// The same for the pause.
     pub(crate) fn bring_pause(&self, slot: &Slot) {
         slot.set_pause(|| self.settings().of(slot.key().as_str()).paused);
+    }
+}
+
+// === impl Piece ===
+
+impl Piece {
+    /// Whether so many could go that it is worth going on at once.
+    fn pays(&self) -> bool {
+        self.freed * 4 > self.visited
     }
 }
 
