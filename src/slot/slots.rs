@@ -305,8 +305,7 @@ impl Future for Sweeper {
                 ready!(sleep.poll(cx));
             }
             let Some(table) = this.table.upgrade() else { return Poll::Ready(()) };
-            table.sweep_piece();
-            let rest = Duration::from_nanos(table.sweep_interval()).clamp(SHORTEST_REST, LONGEST_REST);
+            let rest = Duration::from_nanos(table.sweep_piece()).clamp(SHORTEST_REST, LONGEST_REST);
             this.sleep.set(Some(sleep(rest)));
         }
     }

@@ -171,9 +171,10 @@ impl Table {
 
     // --- recycling
 
-    /// Recycles what one piece of the table has to recycle. For whoever does that and nothing else.
-    pub(crate) fn sweep_piece(&self) {
-        self.piece(true, false);
+    /// Recycles what one piece of the table has to recycle. For whoever does that and nothing else. Returns how
+    /// long to wait until the next piece, in nanoseconds.
+    pub(crate) fn sweep_piece(&self) -> u64 {
+        self.rest_after(&self.piece(true, false))
     }
 
     /// Looks through one piece of the table if that is due, or else for room; one piece in all. Returns whether
@@ -187,9 +188,7 @@ impl Table {
         }
         let piece = self.piece(due, for_room);
         if due {
-            // While it pays, go on; else go round in half the idle timeout.
-            let wait = if piece.pays() { 0 } else { self.sweep_interval() };
-            let next = self.common.epoch.now().plus(wait);
+            let next = self.common.epoch.now().plus(self.rest_after(&piece));
             self.common.sweep_at.store(next.nanos(), Ordering::Relaxed);
         }
         piece.room
@@ -204,8 +203,13 @@ impl Table {
         }
     }
 
+    /// While it pays, go on; else go round in half the idle timeout. In nanoseconds.
+    fn rest_after(&self, piece: &Piece) -> u64 {
+        if piece.freed * 4 > piece.visited { 0 } else { self.sweep_interval() }
+    }
+
     /// How long to wait between two pieces, in nanoseconds, to go round in half the idle timeout.
-    pub(crate) fn sweep_interval(&self) -> u64 {
+    fn sweep_interval(&self) -> u64 {
         let by_slots = self.len.load(Ordering::Relaxed) / PIECE;
         let pieces = by_slots.max(self.shards.len() / SHARDS_PER_PIECE) + 1;
         self.idle_timeout / 2 / pieces as u64
@@ -337,15 +341,6 @@ impl Table {
     /// The same for the pause.
     pub(crate) fn bring_pause(&self, slot: &Slot) {
         slot.set_pause(|| self.settings().of(slot.key().as_str()).paused);
-    }
-}
-
-// === impl Piece ===
-
-impl Piece {
-    /// Whether so many could go that it is worth going on at once.
-    fn pays(&self) -> bool {
-        self.freed * 4 > self.visited
     }
 }
 
