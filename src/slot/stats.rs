@@ -145,13 +145,18 @@ pub(crate) enum Outcome {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     /// By phase, in nanoseconds; see the module's head.
-    sums: [i128; 5],
+    sums: [Sum; 5],
     longest: [u64; 5],
     pub(crate) refused: u64,
     pub(crate) timed_out: u64,
     pub(crate) gone: u64,
     ended: [u64; 3],
 }
+
+/// A sum of moments. There are many slots: the alignment of `i128` would cost each of them 24 bytes.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(Rust, packed(8))]
+struct Sum(i128);
 
 // === impl Tally ===
 
@@ -172,7 +177,7 @@ impl Tally {
     }
 
     fn shift(&mut self, phase: Phase, n: i64, now: Tick) {
-        self.sums[phase.index()] -= i128::from(n) * i128::from(now.nanos());
+        self.sums[phase.index()].0 -= i128::from(n) * i128::from(now.nanos());
     }
 
     pub(crate) fn stayed(&mut self, phase: Phase, nanos: u64) {
@@ -189,7 +194,7 @@ impl Tally {
         Phases::of(|index| {
             let running = inside[index] as i128 * i128::from(now.nanos());
             // Clocks of two threads may differ by a hair; a sum never shows less than nothing.
-            u64::try_from((self.sums[index] + running).max(0)).unwrap_or(u64::MAX)
+            u64::try_from((self.sums[index].0 + running).max(0)).unwrap_or(u64::MAX)
         })
     }
 
@@ -207,7 +212,7 @@ impl Tally {
     /// Adds the tally of a slot in which nobody is any more.
     pub(crate) fn add(&mut self, other: &Self) {
         for index in 0..5 {
-            self.sums[index] += other.sums[index];
+            self.sums[index].0 += other.sums[index].0;
             self.longest[index] = self.longest[index].max(other.longest[index]);
         }
         self.refused += other.refused;
