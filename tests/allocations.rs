@@ -129,11 +129,11 @@ fn acquiring_from_a_slot_that_is_there_and_has_room_allocates_nothing() {
 
 // B1, S5
 #[test]
-fn as_many_permits_as_there_ever_were_at_once_need_nothing_new() {
-    let slots = slots(SlotConfig::builder().concurrency(100));
-    let mut permits: Vec<SlotPermit> = Vec::with_capacity(100);
+fn as_many_permits_as_there_were_at_once_need_nothing_new() {
+    let slots = slots(SlotConfig::builder().concurrency(32));
+    let mut permits: Vec<SlotPermit> = Vec::with_capacity(32);
     let mut all_at_once = || {
-        permits.extend((0..100).map(|_| slots.try_acquire("a").unwrap()));
+        permits.extend((0..32).map(|_| slots.try_acquire("a").unwrap()));
         permits.clear();
     };
     all_at_once();
@@ -177,6 +177,55 @@ fn an_idle_slot_keeps_no_storage_of_a_past_queue() {
         assert_eq!(queue + futures, own);
         assert_eq!(slots.stats("a").unwrap().counts.gone, 500);
     }
+}
+
+// Q1
+#[test]
+fn a_busy_slot_keeps_no_storage_of_a_long_queue_either() {
+    let slots = slots(SlotConfig::builder().concurrency(1));
+    let permit = slots.try_acquire("a").unwrap();
+    let mut waiters = waiters(&slots, 10_000);
+    let queue = measure(|| waiters.iter_mut().for_each(wait)).bytes_current;
+    assert!(queue > 10_000 * 16, "{queue} bytes");
+    let futures = measure(|| drop(waiters)).bytes_current;
+    let left = queue + futures + (size_of::<Acquire>() as i64 + 8) * 10_000;
+    println!("a busy slot keeps {left} bytes for its queue");
+    assert!(left <= 1_024);
+    drop(permit);
+}
+
+// B1
+#[test]
+fn a_slot_keeps_no_storage_of_many_permits() {
+    let slots = slots(SlotConfig::builder().unlimited_concurrency());
+    let mut permits: Vec<SlotPermit> = Vec::with_capacity(10_000);
+    drop(slots.try_acquire("a").unwrap());
+    let left = measure(|| {
+        permits.extend((0..10_000).map(|_| slots.try_acquire("a").unwrap()));
+        permits.clear();
+    });
+    println!("a slot keeps {} bytes for its permits", left.bytes_current);
+    assert!(left.bytes_max > 10_000 * 16);
+    assert!(left.bytes_current <= 1_024);
+}
+
+// Q4
+#[test]
+fn the_line_at_the_total_keeps_no_storage_of_many_slots() {
+    let slots = slots(SlotConfig::builder().total_concurrency(1));
+    let keys: Vec<_> = (0..10_000).map(|n| SlotKey::from(n.to_string())).collect();
+    keys.iter().for_each(|key| drop(slots.try_acquire(key).unwrap()));
+    let permit = slots.try_acquire("a").unwrap();
+    let mut waiters: Vec<_> = keys.iter().map(|key| Box::pin(slots.acquire(key))).collect();
+    let line = measure(|| waiters.iter_mut().for_each(wait)).bytes_current;
+    let ended = measure(|| {
+        drop(permit);
+        for waiter in &mut waiters {
+            assert!(matches!(poll(waiter.as_mut()), Poll::Ready(Ok(_))));
+        }
+    });
+    println!("the line keeps {} of {line} bytes", line + ended.bytes_current);
+    assert!(line + ended.bytes_current <= 1_024);
 }
 
 // Q1
