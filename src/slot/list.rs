@@ -3,6 +3,9 @@
 /// No member.
 const NONE: u32 = u32::MAX;
 
+/// How many nodes an empty list may keep for members to come.
+const KEPT: usize = 32;
+
 /// The members in order of arrival. An index belongs to its member from `push` to `remove`.
 #[derive(Debug)]
 pub(crate) struct List<T> {
@@ -120,6 +123,9 @@ impl<T> List<T> {
             Some(next) => next.prev = prev,
             None => self.tail = prev,
         }
+        if self.len == 0 && self.nodes.len() > KEPT {
+            self.shrink();
+        }
         Some(value)
     }
 
@@ -185,6 +191,9 @@ mod tests {
         }
         assert_eq!(list.capacity(), 1);
         list.shrink();
+        assert_eq!(list.capacity(), 0);
+        let many: Vec<_> = (0..=KEPT).map(|_| list.push(1)).collect();
+        many.into_iter().for_each(|one| drop(list.remove(one)));
         assert_eq!(list.capacity(), 0);
     }
 }
