@@ -206,6 +206,10 @@ impl Slot {
         }
         if ticket.deadline.is_some_and(|deadline| deadline <= now) {
             // Waiting => Timed out. Only after it was seen that it cannot start in this instant.
+            if let Some(own) = state.queue.as_mut().and_then(|queue| queue.waiters.get_mut(index)) {
+                // Nobody woke it but its own timer, which is never on the dot: it is not stalled.
+                own.ready_at = own.ready_at.filter(|_| own.waker.is_none());
+            }
             let error = self.error(state, SlotErrorKind::WaitTimeout, asked, now);
             self.depart(state, ticket, now, after);
             state.tally.timed_out += 1;

@@ -76,11 +76,7 @@ impl Slot {
             waited: now.duration_since(asked),
             in_flight: state.permits.len(),
             oldest: state.permits.front().map(|start| now.duration_since(*start)),
-            // A first waiter whose own timeout ends just now is not late.
-            stalled: queue
-                .and_then(|queue| queue.stalled(now))
-                .filter(|late| *late > 0)
-                .map(Duration::from_nanos),
+            stalled: queue.and_then(|queue| queue.stalled(now)).map(Duration::from_nanos),
             earliest_start: next.map(|next| self.common.epoch.instant(next)),
             source: None,
         }))
