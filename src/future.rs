@@ -117,8 +117,8 @@ where
                     let Some(request) = this.request.take() else { return Poll::Pending };
                     // Readying => Calling
                     this.future.set(Some(service.call(request)));
-                    *this.held = Some(held.with(Outcome::Cancelled));
                     *this.service = None;
+                    *this.held = Some(held.with(Outcome::Cancelled));
                 }
                 Poll::Ready(Err(error)) => {
                     // Readying => Done
