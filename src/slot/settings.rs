@@ -8,6 +8,9 @@ use crate::config::{SlotConfig, pattern};
 use crate::key::SlotKey;
 use crate::limits::{Limits, SlotLimits};
 
+/// So many pauses are never looked through.
+const FEW_PAUSES: usize = 64;
+
 /// Overrides, patterns, defaults and pauses.
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -16,6 +19,8 @@ pub(crate) struct Settings {
     /// By the end of the name, with its dot, and with the limits they come to.
     patterns: HashMap<Box<str>, (SlotLimits, Arc<Limits>)>,
     pauses: HashMap<SlotKey, Tick>,
+    /// How many pauses there are when those that are past are looked for.
+    prune_at: usize,
 }
 
 /// What a slot of some name begins with.
@@ -36,6 +41,7 @@ impl Settings {
             exact: HashMap::new(),
             patterns: HashMap::new(),
             pauses: HashMap::new(),
+            prune_at: FEW_PAUSES,
         };
         for (name, limits) in &config.slots {
             settings.set(name, limits);
@@ -76,9 +82,14 @@ impl Settings {
         }
     }
 
-    /// Remembers a pause, and forgets those that are past.
+    /// Remembers a pause, and now and then forgets those that are past: when as many have come as stayed the last
+    /// time, so that each pays for two.
     pub(crate) fn pause(&mut self, name: SlotKey, until: Tick, now: Tick) {
-        self.pauses.retain(|_, until| *until > now);
+        if self.pauses.len() >= self.prune_at {
+            self.pauses.retain(|_, until| *until > now);
+            self.prune_at = FEW_PAUSES.max(2 * self.pauses.len());
+            self.pauses.shrink_to(self.prune_at);
+        }
         let known = self.pauses.entry(name).or_insert(until);
         *known = until.max(*known);
     }
