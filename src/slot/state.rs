@@ -107,18 +107,23 @@ impl State {
 // === impl After ===
 
 impl After {
-    pub(super) fn run(self) {
-        if let Some(waker) = self.wake {
+    pub(super) fn run(mut self) {
+        if let Some(waker) = self.wake.take() {
+            // Should it panic, the others are woken all the same, as `self` is dropped.
             waker.wake();
         }
-        if let Some(slot) = self.called {
+    }
+}
+
+impl Drop for After {
+    fn drop(&mut self) {
+        if let Some(slot) = self.called.take() {
             slot.wake_first();
         }
-        if let Some(mut drained) = self.drained {
+        if let Some(mut drained) = self.drained.take() {
             while let Some(waker) = drained.first().and_then(|index| drained.remove(index)) {
                 waker.wake();
             }
         }
-        drop(self.old);
     }
 }
