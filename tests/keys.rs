@@ -12,7 +12,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tower::{Layer, Service, ServiceExt};
 use tower_slot::{
-    BoxError, ExtensionOrHost, Extracted, KeyExtractor, KeyRef, SlotConfig, SlotErrorKind, SlotKey, SlotLayer, Slots,
+    BoxError, ExtensionOrHost, Extracted, KeyExtractor, KeyRef, SlotConfig, SlotErrorKind, SlotKey,
+    SlotLayer, Slots,
 };
 
 /// A service that answers at once with an empty body.
@@ -513,7 +514,7 @@ fn is_host_key(key: &str) -> bool {
 }
 
 proptest! {
-    #![proptest_config(cases(1_000))]
+    #![proptest_config(cases(600))]
 
     /// K2: and [`SlotKey::host`] can be asked twice.
     #[test]
@@ -608,7 +609,7 @@ fn secret() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(cases(500))]
+    #![proptest_config(cases(300))]
 
     /// K4
     #[test]
