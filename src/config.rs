@@ -12,6 +12,9 @@ use crate::limits::{AT_LEAST_ONE, SlotLimits, limit_setters};
 /// How many slots there may be by default.
 const MAX_SLOTS: usize = 1 << 20;
 
+/// How many there may be where strangers make them.
+const MAX_SLOTS_OF_STRANGERS: usize = 10_000;
+
 /// How long a slot is idle before it is recycled, by default.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -51,6 +54,13 @@ impl SlotConfig {
     #[must_use]
     pub fn builder() -> SlotConfigBuilder {
         SlotConfigBuilder { config: Self::default() }
+    }
+
+    /// Starts a configuration for a server whose keys come from strangers: at most 10,000 slots, which is some
+    /// 5 MB, instead of 1,048,576.
+    #[must_use]
+    pub fn server() -> SlotConfigBuilder {
+        Self::builder().max_slots(MAX_SLOTS_OF_STRANGERS)
     }
 }
 

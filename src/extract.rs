@@ -74,7 +74,7 @@ where
 }
 
 #[inline]
-fn host<B>(request: &Request<B>) -> Option<Host<'_>> {
+pub(crate) fn host<B>(request: &Request<B>) -> Option<Host<'_>> {
     let authority = request.uri().authority();
     authority.and_then(|authority| Host::in_authority(authority.as_str())).or_else(|| host_header(request))
 }

@@ -22,7 +22,7 @@ use std::task::{Context, Poll};
 use crate::error::BoxError;
 
 /// The longest host name that counts as one, in bytes (RFC 1035, without the root's dot).
-const LONGEST_HOST: usize = 253;
+pub(crate) const LONGEST_HOST: usize = 253;
 
 /// The longest zone of an IPv6 address, so that both together are no longer than a host may be.
 const LONGEST_ZONE: usize = LONGEST_HOST - 45;

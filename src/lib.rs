@@ -1,3 +1,4 @@
+#![cfg_attr(docsrs, feature(doc_cfg))]
 //! A tower middleware for HTTP: every request goes through a named *slot*, a lane with its own concurrency, its
 //! own pace and its own queue, and keeps its place there until the response **body** has ended.
 //!
@@ -83,6 +84,8 @@
 //! None by default: the core needs no runtime but tokio's timer.
 
 mod config;
+#[cfg(feature = "domain")]
+mod domain;
 mod error;
 mod extract;
 mod hold;
@@ -90,9 +93,12 @@ mod jitter;
 mod key;
 mod layer;
 mod limits;
+#[cfg(feature = "proxy")]
+mod proxy;
 mod reject;
 mod service;
 mod slot;
+mod tenant;
 mod timings;
 mod upgrade;
 
@@ -100,6 +106,9 @@ pub mod body;
 pub mod future;
 
 pub use self::config::{ConfigError, SlotConfig, SlotConfigBuilder};
+#[cfg(feature = "domain")]
+#[cfg_attr(docsrs, doc(cfg(feature = "domain")))]
+pub use self::domain::RegistrableDomain;
 pub use self::error::{BoxError, SlotError, SlotErrorKind, WaitReason};
 pub use self::extract::{ExtensionOrHost, Extracted, KeyExtractor};
 pub use self::hold::Hold;
@@ -107,11 +116,15 @@ pub use self::jitter::Jitter;
 pub use self::key::{KeyFuture, KeyRef, SlotKey};
 pub use self::layer::SlotLayer;
 pub use self::limits::{Limits, SlotLimits};
+#[cfg(feature = "proxy")]
+#[cfg_attr(docsrs, doc(cfg(feature = "proxy")))]
+pub use self::proxy::{ProxyIdentity, ProxyUrlError};
 pub use self::reject::{Fail, Reject, RejectWith};
 pub use self::service::SlotService;
 pub use self::slot::{
     Acquire, Counts, Drained, Phases, Recycled, SlotPermit, SlotStats, Slots, Snapshot, Sweeper, TotalStats,
 };
+pub use self::tenant::{ForwardedFor, HeaderKey, PeerKey};
 pub use self::timings::SlotTimings;
 pub use self::upgrade::UpgradePermit;
 
