@@ -4,8 +4,8 @@
 //! lock: it passes the gates in order (concurrency, pace, total), and where one is shut it sleeps. A release or
 //! a change only wakes the first waiter; so nothing is handed to somebody who may never look.
 //!
-//! The order of locks is shard, slot, then one of total, drain and settings; never two slots. Wakers are taken out of the queue under
-//! the lock and woken, or dropped, after it: both run code that is not ours.
+//! The order of locks is shard, slot, then one of total, drain and settings; never two slots. Wakers are taken out of
+//! the queue under the lock and woken, or dropped, after it: both run code that is not ours.
 
 mod acquire;
 mod change;
@@ -116,22 +116,24 @@ impl Slot {
                 // New => Started, the usual way: nobody waits and nothing is to be asked but the slot.
                 return Step::Quick(state.start(now));
             }
-            return self.poll_slowly(state, ticket, clock, waker);
+            return self.poll_slowly(state, ticket, now, clock, waker);
         }
-        self.poll_slowly(self.state.lock(), ticket, clock, waker)
+        let state = self.state.lock();
+        self.poll_slowly(state, ticket, clock(), clock, waker)
     }
 
     fn poll_slowly<'a>(
         self: &'a Arc<Self>,
         mut state: MutexGuard<'a, State>,
         ticket: &mut Ticket,
+        mut now: Tick,
         clock: impl Fn() -> Tick,
         waker: &Waker,
     ) -> Step {
         let mut spare = None;
         loop {
             let mut after = After::default();
-            let step = self.step(&mut state, ticket, clock(), waker, &mut spare, &mut after);
+            let step = self.step(&mut state, ticket, now, waker, &mut spare, &mut after);
             drop(state);
             after.run();
             match step {
@@ -140,6 +142,7 @@ impl Slot {
                 None => spare = Some(waker.clone()),
             }
             state = self.state.lock();
+            now = clock();
         }
     }
 

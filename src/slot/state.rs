@@ -38,7 +38,7 @@ pub(super) struct State {
 /// A gate that is shut, and when it opens if that is known.
 pub(super) struct Shut(pub(super) WaitReason, pub(super) Option<Tick>);
 
-/// What is to be done when the lock is free again. Both may run anybody's code.
+/// What is to be done when the lock is free again: all of it may run anybody's code.
 #[derive(Default)]
 #[must_use]
 pub(super) struct After {
