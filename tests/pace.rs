@@ -276,7 +276,8 @@ async fn a_start_counts_although_its_permit_is_dropped_at_once() {
 async fn waiting_for_the_pace_takes_no_permit() {
     let slots = slots(SlotConfig::builder().concurrency(1).delay(secs(60)).total_concurrency(1));
     drop(slots.try_acquire("a").unwrap());
-    let _waiter = queued(&slots, "a");
+    let mut waiter = queued(&slots, "a");
+    assert_pending!(waiter.poll());
     assert_eq!((in_flight(&slots, "a"), slots.snapshot().total.in_flight), (0, 0));
     // The one unit of the total is there for others.
     let permit = slots.try_acquire("b").unwrap();

@@ -78,7 +78,9 @@ async fn only_a_slot_that_is_ready_in_all_else_stands_in_line() {
     let full = slots.try_acquire("full").unwrap();
     drop(slots.try_acquire("paced").unwrap());
     let _x = slots.try_acquire("x").unwrap();
-    let (_at_full, mut at_paced) = (queued(&slots, "full"), queued(&slots, "paced"));
+    let (mut at_full, mut at_paced) = (queued(&slots, "full"), queued(&slots, "paced"));
+    assert_pending!(at_full.poll());
+    assert_pending!(at_paced.poll());
     assert_eq!(line(&slots), 0);
     let mut ready = queued(&slots, "ready");
     assert_eq!(line(&slots), 1);
