@@ -10,9 +10,12 @@ use tower_slot::{
     Counts, Jitter, Phases, SlotError, SlotErrorKind, SlotLimits, SlotPermit, SlotStats, WaitReason,
 };
 
-use crate::drive::{Drive, Waiting};
-use crate::model::{Answer, Kind, Limits, MS, Reason, Refusal, Slot, Sums};
+use crate::drive::Drive;
+use crate::model::Slot;
 use crate::schedule::{Change, NAMES, Spread};
+use crate::settings::Limits;
+use crate::tasks::Waiting;
+use crate::words::{Answer, Kind, MS, Reason, Refusal, Sums};
 
 /// What is wrong.
 pub(crate) type Fault = String;
@@ -60,13 +63,25 @@ fn reason(reason: WaitReason) -> Reason {
     }
 }
 
-fn nanos(duration: Duration) -> u64 {
+pub(crate) fn nanos(duration: Duration) -> u64 {
     duration.as_nanos() as u64
 }
 
 fn phases(phases: Phases) -> [u64; 5] {
     let Phases { concurrency, pace, total, headers, body, .. } = phases;
     [concurrency, pace, total, body, headers].map(nanos)
+}
+
+/// Fails unless both have stalled for the same time. A timer goes off at most a millisecond late.
+fn same_stall(real: Option<Duration>, woken: Option<u64>) -> Result<(), Fault> {
+    let near = |woken: u64| real.is_some_and(|real| (woken..woken + MS).contains(&nanos(real)));
+    let real = if woken.is_some_and(near) { woken } else { real.map(nanos) };
+    same("stalled", real, woken)
+}
+
+/// The same in an error, which says nothing of a first waiter that was woken just now.
+pub(crate) fn same_delay(real: Option<Duration>, woken: Option<u64>) -> Result<(), Fault> {
+    same_stall(real, woken.filter(|woken| real.is_some() || *woken > 0))
 }
 
 fn check_counts(real: &Counts, sums: &Sums, in_flight: usize, waiting: usize) -> Result<(), Fault> {
@@ -92,14 +107,14 @@ impl Drive<'_> {
     /// Compares all there is to see.
     pub(crate) fn compare(&mut self) -> Result<(), Fault> {
         self.hear();
-        for key in 0..self.names {
-            match (self.slots.stats(NAMES[key]), self.model.slots.get(&key)) {
+        for (key, name) in NAMES.iter().enumerate().take(self.names) {
+            match (self.slots.stats(*name), self.model.slots.get(&key)) {
                 (None, None) => {}
                 (None, Some(_)) => self.recycled(key)?,
-                (Some(_), None) => return Err(format!("{:?} came from nowhere", NAMES[key])),
-                (Some(real), Some(slot)) => self
-                    .compare_slot(&real, slot)
-                    .map_err(|fault| format!("slot {:?}: {fault}", NAMES[key]))?,
+                (Some(_), None) => return Err(format!("{name:?} came from nowhere")),
+                (Some(real), Some(slot)) => {
+                    self.compare_slot(key, &real, slot).map_err(|fault| format!("slot {name:?}: {fault}"))?
+                }
             }
         }
         self.compare_all()?;
@@ -133,12 +148,24 @@ impl Drive<'_> {
         Ok(())
     }
 
+    /// Checks that all that has to be recycled is.
+    pub(crate) fn retained(&self) -> Result<(), Fault> {
+        for (key, name) in NAMES.iter().enumerate().take(self.names) {
+            let must_go = self.model.slots.contains_key(&key) && self.model.must_go(key);
+            hold(
+                &format!("{name:?} is idle and gets recycled"),
+                !must_go || self.slots.stats(*name).is_none(),
+            )?;
+        }
+        Ok(())
+    }
+
     fn forget(&mut self, key: usize) {
         self.model.recycle(key);
         self.last[key] = None;
     }
 
-    fn compare_slot(&self, real: &SlotStats, slot: &Slot) -> Result<(), Fault> {
+    fn compare_slot(&self, key: usize, real: &SlotStats, slot: &Slot) -> Result<(), Fault> {
         let now = self.model.now;
         let Limits { concurrency, delay, jitter: spread, capacity, timeout } = slot.limits;
         same("concurrency", real.limits.concurrency, concurrency)?;
@@ -161,15 +188,16 @@ impl Drive<'_> {
         )?;
         same("next start", self.later(real.next_start), Some(slot.next_start()).filter(|next| *next > now))?;
         same("pause", self.later(real.paused_until), Some(slot.paused).filter(|until| *until > now))?;
-        let first = slot.queue.first().and_then(|first| self.tasks.iter().find(|task| task.id == first.id));
-        let woken = first.and_then(|task| task.woken).map(|woken| now - woken);
-        // A timer goes off at most a millisecond late.
-        let off = |stalled: u64, woken: u64| (woken..woken + MS).contains(&stalled);
-        let stalled =
-            real.stalled.map(nanos).filter(|stalled| woken.is_none_or(|woken| !off(*stalled, woken)));
-        same("stalled", stalled.or(woken), woken)?;
+        same_stall(real.stalled, self.stalled(key))?;
         check_counts(&real.counts, &slot.sums, slot.permits.len(), slot.queue.len())?;
         check_times(&real.times, &real.longest, &slot.sums)
+    }
+
+    /// For how long the first waiter has been woken and not polled.
+    pub(crate) fn stalled(&self, key: usize) -> Option<u64> {
+        let first = self.model.slots.get(&key)?.queue.first()?;
+        let woken = self.tasks.iter().find(|task| task.id == first.id)?.woken?;
+        Some(self.model.now - woken)
     }
 
     fn compare_all(&self) -> Result<(), Fault> {
@@ -201,12 +229,12 @@ impl Drive<'_> {
     /// Learns what the crate has drawn: it has to be within the bounds.
     pub(crate) fn learn(&mut self) -> Result<(), Fault> {
         let now = self.model.now;
-        for key in 0..self.names {
+        for (key, name) in NAMES.iter().enumerate().take(self.names) {
             let Some(slot) = self.model.slots.get_mut(&key) else { continue };
-            let told = self.slots.stats(NAMES[key]).and_then(|stats| stats.next_start);
+            let told = self.slots.stats(*name).and_then(|stats| stats.next_start);
             let told = told.map(|told| nanos(told - self.epoch));
             let Some(next) = slot.next.learn(slot.paused.max(now), told) else {
-                return Err(format!("next start of {:?}: {told:?}, not within {:?}", NAMES[key], slot.next));
+                return Err(format!("next start of {name:?}: {told:?}, not within {:?}", slot.next));
             };
             slot.next = next;
             let limits = slot.limits;

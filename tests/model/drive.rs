@@ -2,19 +2,18 @@
 //! hand, on a paused clock, and only when they were woken, unless a schedule says otherwise.
 
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
-use tower_slot::{Acquire, Drained, SlotConfig, SlotKey, SlotPermit, Slots};
+use tower_slot::{SlotConfig, SlotKey, SlotPermit, Slots};
 
-use crate::compare::{Fault, hold, limits, same};
-use crate::model::{Answer, Id, MS, Model, Waiter};
+use crate::compare::{Fault, hold, limits, same, same_delay};
+use crate::model::{Model, Waiter};
 use crate::schedule::{NAMES, PATTERNS, Schedule, Setup, Spread, Step, Target};
+use crate::tasks::{Permit, Ring, Task, Waiting};
+use crate::words::{Answer, Id, MS};
 
 /// The crate, the model, and those who wait.
 pub(crate) struct Drive<'a> {
@@ -47,37 +46,6 @@ pub(crate) struct Figures {
     pub(crate) wakes: u64,
     pub(crate) recycled: u64,
 }
-
-/// A future that has not resolved.
-pub(crate) struct Task {
-    pub(crate) id: Id,
-    key: usize,
-    future: Pin<Box<Acquire>>,
-    ring: Ring,
-    polled: bool,
-    /// Since when it has been woken and not polled.
-    pub(crate) woken: Option<u64>,
-}
-
-pub(crate) struct Permit {
-    id: Id,
-    key: usize,
-    permit: SlotPermit,
-}
-
-/// One who waits for the slots to be drained.
-pub(crate) struct Waiting {
-    pub(crate) future: Pin<Box<Drained>>,
-    pub(crate) ring: Ring,
-    pub(crate) polled: bool,
-}
-
-/// A waker that counts.
-#[derive(Default)]
-pub(crate) struct Ring(Arc<Bell>);
-
-#[derive(Default)]
-struct Bell(AtomicU64);
 
 /// Runs a schedule from its beginning to the end of all who wait.
 pub(crate) fn run(clock: &Runtime, schedule: &Schedule) -> Result<Figures, Fault> {
@@ -187,12 +155,7 @@ impl<'a> Drive<'a> {
             }
             Step::RetainRecent => {
                 self.slots.retain_recent();
-                for key in 0..self.names {
-                    if self.model.slots.contains_key(&key) && self.model.must_go(key) {
-                        let there = self.slots.stats(NAMES[key]).is_some();
-                        hold(&format!("{:?} is idle and gets recycled", NAMES[key]), !there)?;
-                    }
-                }
+                self.retained()?;
             }
             Step::Drained => self.drained.push(Waiting {
                 future: Box::pin(self.slots.drained()),
@@ -209,8 +172,8 @@ impl<'a> Drive<'a> {
 
     /// Lets all who wait come to their end.
     fn finish(&mut self) -> Result<(), Fault> {
-        for key in 0..self.names {
-            self.slots.resume(NAMES[key]);
+        for (key, name) in NAMES.iter().enumerate().take(self.names) {
+            self.slots.resume(*name);
             self.model.resume(key);
         }
         self.learn()?;
@@ -251,18 +214,21 @@ impl<'a> Drive<'a> {
 
     fn try_acquire(&mut self, key: usize) -> Result<(), Fault> {
         let id = self.id();
+        let stalled = self.stalled(key);
         let real = Poll::Ready(self.slots.try_acquire(NAMES[key]));
         self.swept(key)?;
         let answer = self.model.try_acquire(key, id);
         same("what came of it", self.answer(&real), answer)?;
         match real {
             Poll::Ready(Ok(permit)) => self.started(key, id, permit),
-            _ => Ok(()),
+            Poll::Ready(Err(error)) => same_delay(error.stalled(), stalled),
+            Poll::Pending => Ok(()),
         }
     }
 
     fn poll(&mut self, at: usize) -> Result<(), Fault> {
         self.figures.polls += 1;
+        let stalled = self.stalled(self.tasks[at].key);
         let task = &mut self.tasks[at];
         let (id, key) = (task.id, task.key);
         let front = self.model.slots.get(&key).and_then(|slot| slot.queue.first());
@@ -281,7 +247,10 @@ impl<'a> Drive<'a> {
                 let _done = self.tasks.remove(at);
                 match real {
                     Ok(permit) => self.started(key, id, permit)?,
-                    Err(_) => self.figures.refusals += 1,
+                    Err(error) => {
+                        self.figures.refusals += 1;
+                        same_delay(error.stalled(), stalled)?;
+                    }
                 }
             }
         }
@@ -402,28 +371,6 @@ impl Figures {
             wakes: self.wakes + more.wakes,
             recycled: self.recycled + more.recycled,
         }
-    }
-}
-
-// === impl Ring ===
-
-impl Ring {
-    pub(crate) fn waker(&self) -> Waker {
-        Waker::from(self.0.clone())
-    }
-
-    pub(crate) fn rung(&self) -> bool {
-        self.0.0.load(Ordering::Relaxed) > 0
-    }
-
-    fn take(&self) -> u64 {
-        self.0.0.swap(0, Ordering::Relaxed)
-    }
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Gaps between starts in the model. The crate draws; what it drew shows in the next start that it tells, and
 //! has to stay within the bounds, and to stay the same whatever the limits become.
 
-use crate::model::Limits;
 use crate::schedule::Spread;
+use crate::settings::Limits;
 
 /// A start, and what is known of its draw, a number in `0..1`.
 #[derive(Clone, Copy, Debug)]

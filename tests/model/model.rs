@@ -6,12 +6,9 @@
 use std::collections::BTreeMap;
 
 use crate::gaps::{Last, Next};
-use crate::schedule::{Change, NAMES, PATTERNS, Setup, Spread, Target};
-
-pub(crate) const MS: u64 = 1_000_000;
-
-/// Who asked.
-pub(crate) type Id = u64;
+use crate::schedule::{Change, Setup, Target};
+use crate::settings::{Limits, Settings};
+use crate::words::{Answer, Id, Kind, MS, Reason, Refusal, Sums};
 
 /// All slots.
 #[derive(Debug)]
@@ -27,10 +24,7 @@ pub(crate) struct Model {
     /// How many slots there may be, and why those were refused who have no slot.
     max_slots: usize,
     outside: BTreeMap<Id, Kind>,
-    defaults: Limits,
-    named: BTreeMap<usize, Part>,
-    patterns: BTreeMap<usize, Part>,
-    pauses: BTreeMap<usize, u64>,
+    settings: Settings,
 }
 
 /// One slot.
@@ -65,75 +59,6 @@ pub(crate) struct Waiter {
     waited: [u64; 3],
 }
 
-/// The limits in force.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Limits {
-    pub(crate) concurrency: Option<usize>,
-    pub(crate) delay: u64,
-    pub(crate) jitter: Spread,
-    pub(crate) capacity: Option<usize>,
-    pub(crate) timeout: Option<u64>,
-}
-
-/// Limits with holes.
-#[derive(Clone, Copy, Debug, Default)]
-struct Part {
-    concurrency: Option<Option<usize>>,
-    delay: Option<u64>,
-    jitter: Option<Spread>,
-    capacity: Option<Option<usize>>,
-    timeout: Option<Option<u64>>,
-}
-
-/// What is counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Sums {
-    /// Waiting by reason, and in flight.
-    pub(crate) times: [u64; 4],
-    /// The longest that one spent so.
-    pub(crate) longest: [u64; 4],
-    pub(crate) refused: u64,
-    pub(crate) timed_out: u64,
-    pub(crate) gone: u64,
-    pub(crate) finished: u64,
-}
-
-/// A gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
-    Concurrency,
-    Pace,
-    Total,
-}
-
-/// What a poll comes to.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Answer {
-    Started,
-    Wait,
-    Refused(Refusal),
-}
-
-/// An error.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Refusal {
-    pub(crate) kind: Kind,
-    pub(crate) reason: Option<Reason>,
-    pub(crate) waited: u64,
-    pub(crate) in_flight: usize,
-    pub(crate) oldest: Option<u64>,
-    pub(crate) earliest: Option<u64>,
-}
-
-/// An error's kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    QueueFull,
-    WaitTimeout,
-    Closed,
-    TooManySlots,
-}
-
 // === impl Model ===
 
 impl Model {
@@ -148,10 +73,7 @@ impl Model {
             idle_timeout: setup.idle_timeout * MS,
             max_slots: setup.max_slots,
             outside: BTreeMap::new(),
-            defaults: Limits::default(),
-            named: BTreeMap::new(),
-            patterns: BTreeMap::new(),
-            pauses: BTreeMap::new(),
+            settings: Settings::default(),
         };
         for change in &setup.defaults {
             model.configure(Target::Default, *change);
@@ -306,17 +228,9 @@ impl Model {
     // --- change
 
     pub(crate) fn configure(&mut self, target: Target, change: Change) {
-        match target {
-            Target::Default => {
-                let mut part = Part::default();
-                part.set(change);
-                self.defaults = part.over(self.defaults);
-            }
-            Target::Slot(key) => self.named.entry(key).or_default().set(change),
-            Target::Pattern(pattern) => self.patterns.entry(pattern).or_default().set(change),
-        }
+        self.settings.set(target, change);
         for key in self.slots.keys().copied().collect::<Vec<_>>() {
-            let limits = self.limits(key);
+            let limits = self.settings.of(key);
             let slot = self.slot(key);
             slot.limits = limits;
             slot.next = Next::of(slot.last, limits);
@@ -331,15 +245,15 @@ impl Model {
     }
 
     pub(crate) fn pause(&mut self, key: usize, until: u64) {
-        let longest = self.pauses.get(&key).copied().unwrap_or(0).max(until);
-        self.pauses.insert(key, longest);
+        let longest = self.settings.paused(key).max(until);
+        self.settings.pauses.insert(key, longest);
         if let Some(slot) = self.slots.get_mut(&key) {
             slot.paused = longest;
         }
     }
 
     pub(crate) fn resume(&mut self, key: usize) {
-        self.pauses.remove(&key);
+        self.settings.pauses.remove(&key);
         if let Some(slot) = self.slots.get_mut(&key) {
             slot.paused = 0;
         }
@@ -391,7 +305,7 @@ impl Model {
 
     /// Whether the slot would be one too many.
     pub(crate) fn is_crowded(&self, key: usize) -> bool {
-        let new = !self.slots.contains_key(&key) && !self.named.contains_key(&key);
+        let new = !self.slots.contains_key(&key) && !self.settings.is_named(key);
         new && !self.closed && self.slots.values().filter(|slot| slot.counts).count() >= self.max_slots
     }
 
@@ -421,14 +335,14 @@ impl Model {
     fn slot(&mut self, key: usize) -> &mut Slot {
         if !self.slots.contains_key(&key) {
             let slot = Slot {
-                counts: !self.named.contains_key(&key),
-                limits: self.limits(key),
+                counts: !self.settings.is_named(key),
+                limits: self.settings.of(key),
                 permits: Vec::new(),
                 queue: Vec::new(),
                 reason: None,
                 last: None,
                 next: Next::default(),
-                paused: self.pauses.get(&key).copied().unwrap_or(0),
+                paused: self.settings.paused(key),
                 sums: Sums::default(),
                 unpolled: Vec::new(),
                 left: self.now,
@@ -437,14 +351,6 @@ impl Model {
             self.slots.insert(key, slot);
         }
         self.slots.get_mut(&key).expect("it was just made")
-    }
-
-    /// The exact name, then the longest pattern, then the defaults.
-    fn limits(&self, key: usize) -> Limits {
-        let matches = |pattern: usize| NAMES[key].ends_with(&PATTERNS[pattern][1..]);
-        let longest = self.patterns.iter().filter(|(pattern, _)| matches(**pattern)).next_back();
-        let base = longest.map_or(self.defaults, |(_, part)| part.over(self.defaults));
-        self.named.get(&key).map_or(base, |part| part.over(base))
     }
 
     /// The first waiter has found this gate shut.
@@ -534,61 +440,5 @@ impl Slot {
 
     fn place(&self, id: Id) -> usize {
         self.queue.iter().position(|waiter| waiter.id == id).expect("it waits")
-    }
-}
-
-// === impl Refusal ===
-
-impl Refusal {
-    /// Of one who asked for a slot that was not there and was not made.
-    fn outside(kind: Kind) -> Self {
-        Self { kind, reason: None, waited: 0, in_flight: 0, oldest: None, earliest: None }
-    }
-}
-
-// === impl Limits ===
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { concurrency: Some(8), delay: 0, jitter: Spread::Percent(0), capacity: None, timeout: None }
-    }
-}
-
-// === impl Part ===
-
-impl Part {
-    fn set(&mut self, change: Change) {
-        match change {
-            Change::Concurrency(concurrency) => self.concurrency = Some(concurrency),
-            Change::Delay(ms) => self.delay = Some(ms * MS),
-            Change::Jitter(jitter) => self.jitter = Some(jitter),
-            Change::Capacity(capacity) => self.capacity = Some(capacity),
-            Change::Timeout(ms) => self.timeout = Some(ms.map(|ms| ms * MS)),
-        }
-    }
-
-    fn over(&self, base: Limits) -> Limits {
-        Limits {
-            concurrency: self.concurrency.unwrap_or(base.concurrency),
-            delay: self.delay.unwrap_or(base.delay),
-            jitter: self.jitter.unwrap_or(base.jitter),
-            capacity: self.capacity.unwrap_or(base.capacity),
-            timeout: self.timeout.unwrap_or(base.timeout),
-        }
-    }
-}
-
-// === impl Sums ===
-
-impl Sums {
-    fn add(&mut self, other: &Self) {
-        for at in 0..4 {
-            self.times[at] += other.times[at];
-            self.longest[at] = self.longest[at].max(other.longest[at]);
-        }
-        self.refused += other.refused;
-        self.timed_out += other.timed_out;
-        self.gone += other.gone;
-        self.finished += other.finished;
     }
 }

@@ -146,8 +146,7 @@ impl Setup {
         let crowded = (1..4_usize).prop_map(|n| Change::Concurrency(Some(n)));
         let defaults = (crowded, proptest::collection::vec(Change::any(), 0..4))
             .prop_map(|(crowded, changes)| [&[crowded], &changes[..]].concat());
-        let target = Target::any().prop_filter("it has a name", |target| !matches!(target, Target::Default));
-        let named = proptest::collection::vec((target, Change::any()), 0..4);
+        let named = proptest::collection::vec((Target::named(), Change::any()), 0..4);
         let max_slots = prop_oneof![3 => Just(64), 1 => 1..4_usize];
         (any::<u64>(), 2..=NAMES.len(), defaults, named, total, idle_timeout, max_slots).prop_map(
             |(seed, slots, defaults, named, total, idle_timeout, max_slots)| Self {
@@ -194,8 +193,11 @@ impl Step {
 
 impl Target {
     fn any() -> impl Strategy<Value = Self> {
+        prop_oneof![2 => Just(Self::Default), 5 => Self::named()]
+    }
+
+    fn named() -> impl Strategy<Value = Self> {
         prop_oneof![
-            2 => Just(Self::Default),
             4 => (0..NAMES.len()).prop_map(Self::Slot),
             1 => (0..PATTERNS.len()).prop_map(Self::Pattern),
         ]
