@@ -57,6 +57,16 @@ impl<K, R> SlotLayer<K, R> {
 
     /// Turns the slot's refusals into responses. Errors then keep the inner service's type, so `Infallible` stays
     /// `Infallible`.
+    ///
+    /// [`too_many_requests`](crate::too_many_requests) and [`service_unavailable`](crate::service_unavailable)
+    /// are there to be handed over; so is any closure from a [`SlotError`](crate::SlotError) to a response.
+    ///
+    /// ```
+    /// # use tower_slot::{SlotConfig, SlotLayer};
+    /// let config = SlotConfig::builder().concurrency(4).queue_capacity(16).build()?;
+    /// let layer = SlotLayer::new(config).reject_with(tower_slot::too_many_requests::<String>);
+    /// # Ok::<(), tower_slot::ConfigError>(())
+    /// ```
     #[must_use]
     pub fn reject_with<F>(self, f: F) -> SlotLayer<K, RejectWith<F>> {
         let Self { slots, key_extractor, timings, .. } = self;

@@ -96,6 +96,7 @@ mod limits;
 #[cfg(feature = "proxy")]
 mod proxy;
 mod reject;
+mod respond;
 mod service;
 mod slot;
 mod tenant;
@@ -120,6 +121,7 @@ pub use self::limits::{Limits, SlotLimits};
 #[cfg_attr(docsrs, doc(cfg(feature = "proxy")))]
 pub use self::proxy::{ProxyIdentity, ProxyUrlError};
 pub use self::reject::{Fail, Reject, RejectWith};
+pub use self::respond::{service_unavailable, too_many_requests};
 pub use self::service::SlotService;
 pub use self::slot::{
     Acquire, Counts, Drained, Phases, Recycled, SlotPermit, SlotStats, Slots, Snapshot, Sweeper, TotalStats,
