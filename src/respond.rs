@@ -18,7 +18,7 @@ use crate::error::{SlotError, SlotErrorKind, WaitReason};
 /// |---|---|
 /// | [`QueueFull`], [`WaitTimeout`], waiting for the slot's concurrency or pace | 429 |
 /// | the same, waiting for the [cap over all slots](crate::SlotConfigBuilder::total_concurrency) | 503 |
-/// | [`TooManySlots`], [`Closed`] | 503 |
+/// | [`TooManySlots`], [`Closed`], [`NoKey`] | 503 |
 ///
 /// `Retry-After` is [`SlotError::retry_after`] in whole seconds, rounded up and at least 1; 1 where it is not
 /// known. The body is empty; put another one into the response if callers shall read more:
@@ -37,11 +37,12 @@ use crate::error::{SlotError, SlotErrorKind, WaitReason};
 /// [`WaitTimeout`]: SlotErrorKind::WaitTimeout
 /// [`TooManySlots`]: SlotErrorKind::TooManySlots
 /// [`Closed`]: SlotErrorKind::Closed
+/// [`NoKey`]: SlotErrorKind::NoKey
 #[must_use]
 pub fn too_many_requests<B: Default>(error: SlotError) -> Response<B> {
     let is_own = match error.kind() {
         SlotErrorKind::QueueFull | SlotErrorKind::WaitTimeout => error.reason() != Some(WaitReason::Total),
-        SlotErrorKind::TooManySlots | SlotErrorKind::Closed => false,
+        SlotErrorKind::TooManySlots | SlotErrorKind::Closed | SlotErrorKind::NoKey => false,
     };
     if is_own { respond(StatusCode::TOO_MANY_REQUESTS, &error) } else { service_unavailable(error) }
 }
