@@ -8,6 +8,7 @@ use crate::hold::Hold;
 use crate::jitter::Jitter;
 use crate::key::SlotKey;
 use crate::limits::{AT_LEAST_ONE, SlotLimits, limit_setters};
+use crate::telemetry;
 
 /// How many slots there may be by default.
 const MAX_SLOTS: usize = 1 << 20;
@@ -31,6 +32,7 @@ pub struct SlotConfig {
     pub(crate) idle_timeout: Duration,
     pub(crate) max_slots: Option<usize>,
     pub(crate) overflow: Option<SlotKey>,
+    pub(crate) telemetry: telemetry::Settings,
 }
 
 /// Builds a [`SlotConfig`]. Setters never fail, [`build`](Self::build) checks.
@@ -73,6 +75,7 @@ impl Default for SlotConfig {
             idle_timeout: IDLE_TIMEOUT,
             max_slots: Some(MAX_SLOTS),
             overflow: None,
+            telemetry: telemetry::Settings::default(),
         }
     }
 }
@@ -142,6 +145,12 @@ impl SlotConfigBuilder {
     pub fn overflow_slot(mut self, name: impl Into<SlotKey>) -> Self {
         self.config.overflow = Some(name.into());
         self
+    }
+
+    /// For setters that stand elsewhere.
+    #[cfg_attr(not(feature = "metrics"), allow(dead_code))]
+    pub(crate) fn config_mut(&mut self) -> &mut SlotConfig {
+        &mut self.config
     }
 
     /// Checks it all.

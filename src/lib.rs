@@ -105,6 +105,7 @@ mod upgrade;
 
 pub mod body;
 pub mod future;
+pub mod telemetry;
 
 pub use self::config::{ConfigError, SlotConfig, SlotConfigBuilder};
 #[cfg(feature = "domain")]

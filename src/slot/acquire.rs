@@ -92,14 +92,16 @@ impl Acquire {
                     let State::Waiting(slot) = std::mem::replace(&mut this.inner.state, State::Done) else {
                         return Poll::Pending;
                     };
-                    return Poll::Ready(Ok(SlotPermit::new(slot, start)));
+                    return Poll::Ready(Ok(SlotPermit::new(slot, start).told([0; 3])));
                 }
                 Step::Started(permit) => {
+                    let waited = ticket.waited();
                     this.inner.state = State::Done;
                     this.sleep.set(None);
-                    return Poll::Ready(Ok(permit));
+                    return Poll::Ready(Ok(permit.told(waited)));
                 }
                 Step::Refused(error) => {
+                    slot.voice().refused(&error);
                     this.inner.state = State::Refused(error);
                     this.sleep.set(None);
                 }
@@ -158,7 +160,12 @@ impl Waiting {
         let State::Resolving(resolving) = &mut self.state else { return Poll::Ready(false) };
         let (future, slots) = &mut **resolving;
         let key = ready!(Pin::new(future).poll(cx));
-        let slot = key.map_err(SlotError::no_key).and_then(|key| slots.slot(key.into()));
+        let no_key = |why| {
+            let error = SlotError::no_key(why);
+            slots.common().telemetry.refused_outside(&error);
+            error
+        };
+        let slot = key.map_err(no_key).and_then(|key| slots.slot(key.into()));
         self.state = slot.map_or_else(State::Refused, State::Waiting);
         Poll::Ready(matches!(self.state, State::Waiting(_)))
     }

@@ -7,6 +7,7 @@ use super::drain::Drain;
 use super::sync::{AtomicBool, AtomicU64, Ordering};
 use super::tick::{Epoch, Tick};
 use super::total::Total;
+use crate::telemetry::Telemetry;
 
 /// What all slots of one table share.
 #[derive(Debug)]
@@ -17,18 +18,20 @@ pub(crate) struct Common {
     pub(crate) sweep_at: AtomicU64,
     pub(crate) total: Total<Arc<Slot>>,
     pub(crate) drain: Drain,
+    pub(crate) telemetry: Telemetry,
 }
 
 // === impl Common ===
 
 impl Common {
-    pub(crate) fn new(total: Option<usize>) -> Self {
+    pub(crate) fn new(total: Option<usize>, telemetry: Telemetry) -> Self {
         Self {
             epoch: Epoch::new(),
             closed: AtomicBool::new(false),
             sweep_at: AtomicU64::new(u64::MAX),
             total: Total::new(total),
             drain: Drain::new(),
+            telemetry,
         }
     }
 

@@ -16,6 +16,7 @@ mod pace;
 mod permit;
 mod queue;
 mod settings;
+mod show;
 mod sight;
 mod slots;
 mod state;
@@ -32,6 +33,8 @@ use std::task::Waker;
 pub use self::acquire::Acquire;
 pub use self::drain::Drained;
 pub use self::permit::SlotPermit;
+#[cfg_attr(not(any(feature = "tracing", feature = "metrics")), allow(unused_imports))]
+pub(crate) use self::slots::WeakSlots;
 pub use self::slots::{Slots, Sweeper};
 pub(crate) use self::stats::Outcome;
 pub use self::stats::{Counts, Phases, Recycled, SlotStats, Snapshot, TotalStats};
@@ -48,6 +51,7 @@ use self::ticket::{Step, Ticket, earlier};
 use crate::error::{SlotError, SlotErrorKind, WaitReason};
 use crate::key::SlotKey;
 use crate::limits::Limits;
+use crate::telemetry::{SlotTelemetry, Voice};
 
 /// One slot.
 #[derive(Debug)]
@@ -56,6 +60,7 @@ pub(crate) struct Slot {
     /// Whether it counts against the number of slots there may be.
     counts: bool,
     common: Arc<Common>,
+    telemetry: SlotTelemetry,
     state: Mutex<State>,
 }
 
@@ -82,7 +87,7 @@ impl Slot {
             idle_since: now,
             tally: Tally::default(),
         };
-        Self { key, counts, common, state: Mutex::new(state) }
+        Self { key, counts, common, telemetry: SlotTelemetry::default(), state: Mutex::new(state) }
     }
 
     pub(crate) fn key(&self) -> &SlotKey {
@@ -95,6 +100,11 @@ impl Slot {
 
     pub(crate) fn counts(&self) -> bool {
         self.counts
+    }
+
+    /// Tells what happens here. Never under the lock.
+    pub(crate) fn voice(&self) -> Voice<'_> {
+        Voice { key: &self.key, shared: &self.common.telemetry, own: &self.telemetry }
     }
 
     /// Moves a waiter on: into the queue, to the next gate, or to its start.
@@ -335,6 +345,7 @@ impl Slot {
         state.tally.gone += 1;
         drop(state);
         after.run();
+        self.voice().gone();
     }
 
     /// Starts at once or not at all, and only if nobody waits here or for the total.
@@ -368,22 +379,23 @@ impl Slot {
         state.tally.stayed(Phase::Headers, took);
     }
 
-    /// A permit comes back.
-    fn release(&self, index: u32, phase: Phase, since: Tick, outcome: Outcome) {
+    /// A permit comes back. Returns how long its last phase took, in nanoseconds.
+    fn release(&self, index: u32, phase: Phase, since: Tick, outcome: Outcome) -> u64 {
         let mut state = self.state.lock();
         let now = self.common.epoch.now();
+        let took = now.since(since);
         if state.permits.remove(index).is_none() {
-            return;
+            return took;
         }
         state.in_body -= usize::from(phase == Phase::Body);
         state.tally.leave(phase, now);
-        state.tally.stayed(phase, now.since(since));
+        state.tally.stayed(phase, took);
         state.tally.ended(outcome);
         if state.permits.is_empty() && state.waiting() == 0 {
             state.rest(now);
         }
         if self.is_quiet(&state) {
-            return;
+            return took;
         }
         let mut after = After::default();
         if state.has_units {
@@ -397,6 +409,7 @@ impl Slot {
         }
         drop(state);
         after.run();
+        took
     }
 
     /// Wakes the first waiter: its slot was called at the total.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Slot;
+use super::queue::Clocks;
 use super::stats::{Outcome, Phase};
 use super::tick::Tick;
 use super::ticket::Start;
@@ -45,6 +46,13 @@ impl SlotPermit {
         self.slot.key()
     }
 
+    /// Tells that it has started, after such a wait.
+    #[inline]
+    pub(crate) fn told(self, waited: Clocks) -> Self {
+        self.slot.voice().started(waited);
+        self
+    }
+
     #[inline]
     pub(crate) fn hold(&self) -> Hold {
         self.hold
@@ -74,6 +82,7 @@ impl SlotPermit {
         let now = self.slot.common().epoch.now();
         let took = now.since(self.since);
         self.slot.headers(now, took);
+        self.slot.voice().headers(took);
         (self.in_body, self.since) = (true, now);
         took
     }
@@ -106,7 +115,8 @@ impl Drop for SlotPermit {
     // In flight => Given back.
     fn drop(&mut self) {
         let phase = if self.in_body { Phase::Body } else { Phase::Headers };
-        self.slot.release(self.index, phase, self.since, self.outcome);
+        let took = self.slot.release(self.index, phase, self.since, self.outcome);
+        self.slot.voice().ended(self.outcome, self.in_body, took);
     }
 }
 

@@ -41,6 +41,10 @@ pub struct Slots {
     table: Arc<Table>,
 }
 
+/// A handle that keeps no slots.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakSlots(Weak<Table>);
+
 pin_project! {
     /// Recycles idle slots while there is no traffic to do it; ends after the last handle to the slots is gone.
     ///
@@ -55,7 +59,7 @@ pin_project! {
     /// Polling panics outside a tokio runtime with time enabled.
     #[must_use = "futures do nothing unless polled"]
     pub struct Sweeper {
-        table: Weak<Table>,
+        slots: WeakSlots,
         #[pin]
         sleep: Option<Sleep>,
     }
@@ -107,7 +111,8 @@ impl Slots {
     /// [`acquire`](Self::acquire).
     pub fn try_acquire<'a>(&self, key: impl Into<KeyRef<'a>>) -> Result<SlotPermit, SlotError> {
         let slot = self.table.slot(key.into())?;
-        slot.try_start().map(SlotPermit::by_hand)
+        let permit = slot.try_start().inspect_err(|error| slot.voice().refused(error))?;
+        Ok(permit.told([0; 3]).by_hand())
     }
 
     // --- look
@@ -269,13 +274,17 @@ impl Slots {
 
     /// Returns a future to spawn, if slots should be recycled although no request comes.
     pub fn sweeper(&self) -> Sweeper {
-        Sweeper { table: Arc::downgrade(&self.table), sleep: None }
+        Sweeper { slots: self.downgrade(), sleep: None }
     }
 
     // --- within the crate
 
     pub(crate) fn slot(&self, key: KeyRef<'_>) -> Result<Arc<Slot>, SlotError> {
         self.table.slot(key)
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakSlots {
+        WeakSlots(Arc::downgrade(&self.table))
     }
 
     pub(crate) fn common(&self) -> &Common {
@@ -293,6 +302,14 @@ impl fmt::Debug for Slots {
     }
 }
 
+// === impl WeakSlots ===
+
+impl WeakSlots {
+    pub(crate) fn upgrade(&self) -> Option<Slots> {
+        self.0.upgrade().map(|table| Slots { table })
+    }
+}
+
 // === impl Sweeper ===
 
 impl Future for Sweeper {
@@ -304,7 +321,7 @@ impl Future for Sweeper {
             if let Some(sleep) = this.sleep.as_mut().as_pin_mut() {
                 ready!(sleep.poll(cx));
             }
-            let Some(table) = this.table.upgrade() else { return Poll::Ready(()) };
+            let Some(Slots { table }) = this.slots.upgrade() else { return Poll::Ready(()) };
             let rest = Duration::from_nanos(table.sweep_piece()).clamp(SHORTEST_REST, LONGEST_REST);
             this.sleep.set(Some(sleep(rest)));
         }

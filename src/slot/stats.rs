@@ -158,6 +158,19 @@ pub(crate) struct Tally {
 #[repr(Rust, packed(8))]
 struct Sum(i128);
 
+// === impl Outcome ===
+
+impl Outcome {
+    #[cfg(feature = "tracing")]
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
 // === impl Tally ===
 
 impl Tally {

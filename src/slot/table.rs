@@ -19,6 +19,7 @@ use crate::config::SlotConfig;
 use crate::error::{SlotError, SlotErrorKind};
 use crate::jitter::nanos;
 use crate::key::{KeyRef, SlotKey};
+use crate::telemetry::Telemetry;
 
 /// How many slots one request, or one hold of a lock, visits at most.
 const PIECE: usize = 64;
@@ -73,7 +74,7 @@ impl Table {
         let max = config.max_slots.unwrap_or(usize::MAX);
         let shards = (max / SLOTS_PER_SHARD).clamp(8, 1024).next_power_of_two();
         Self {
-            common: Arc::new(Common::new(config.total)),
+            common: Arc::new(Common::new(config.total, Telemetry::new(&config.telemetry))),
             settings: RwLock::new(Settings::new(config)),
             hasher: KeyHasher::default(),
             shards: (0..shards).map(|_| Mutex::new(Shard::default())).collect(),
@@ -161,7 +162,9 @@ impl Table {
 
     fn refuse(&self, kind: SlotErrorKind, key: SlotKey) -> SlotError {
         self.recycled.lock().1.refused += 1;
-        SlotError::outside(kind, key)
+        let error = SlotError::outside(kind, key);
+        self.common.telemetry.refused_outside(&error);
+        error
     }
 
     fn reserve(&self) -> bool {
