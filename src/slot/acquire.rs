@@ -137,7 +137,7 @@ impl Future for Acquire {
     type Output = Result<SlotPermit, SlotError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_start(cx).map_ok(SlotPermit::by_hand)
+        self.poll_start(cx).map_ok(SlotPermit::by_hand_from_start)
     }
 }
 

@@ -94,6 +94,13 @@ impl SlotPermit {
         self
     }
 
+    /// It has been in such hands since its start, and never was on its way to headers.
+    pub(crate) fn by_hand_from_start(mut self) -> Self {
+        self.slot.headers(self.since, 0);
+        (self.in_body, self.outcome) = (true, Outcome::Finished);
+        self
+    }
+
     /// Gives it back.
     #[inline]
     pub(crate) fn end(mut self, outcome: Outcome) {

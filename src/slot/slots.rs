@@ -112,7 +112,7 @@ impl Slots {
     pub fn try_acquire<'a>(&self, key: impl Into<KeyRef<'a>>) -> Result<SlotPermit, SlotError> {
         let slot = self.table.slot(key.into())?;
         let permit = slot.try_start().inspect_err(|error| slot.voice().refused(error))?;
-        Ok(permit.told([0; 3]).by_hand())
+        Ok(permit.told([0; 3]).by_hand_from_start())
     }
 
     // --- look
