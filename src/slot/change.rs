@@ -8,6 +8,9 @@ use super::state::{After, State};
 use super::tick::Tick;
 use crate::limits::Limits;
 
+/// Wakers that were taken away from their waiters: should one panic, the others are woken all the same.
+struct WakeAll(std::vec::IntoIter<Waker>);
+
 // === impl Slot ===
 
 impl Slot {
@@ -55,6 +58,15 @@ impl Slot {
         };
         drop(state);
         after.run();
-        wakers.into_iter().for_each(Waker::wake);
+        let mut all = WakeAll(wakers.into_iter());
+        all.0.by_ref().for_each(Waker::wake);
+    }
+}
+
+// === impl WakeAll ===
+
+impl Drop for WakeAll {
+    fn drop(&mut self) {
+        self.0.by_ref().for_each(Waker::wake);
     }
 }
