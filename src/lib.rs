@@ -82,6 +82,13 @@
 //! # Features
 //!
 //! None by default: the core needs no runtime but tokio's timer.
+//!
+//! | feature | what it brings |
+//! |---|---|
+//! | `domain` | `RegistrableDomain`: a slot per registrable domain, by the public suffix list |
+//! | `proxy` | `ProxyIdentity`: keys of proxies and their accounts, without secrets |
+//! | `tracing` | events per request, and warnings; see [`telemetry`] |
+//! | `metrics` | counters, histograms and gauges through the `metrics` facade; see [`telemetry`] |
 
 mod config;
 #[cfg(feature = "domain")]

@@ -90,10 +90,8 @@ async fn a_request_tells_of_its_start_its_wait_and_its_end() {
         log.take(),
         [
             r#"DEBUG message=started slot="a.com" waited=0.0 concurrency=0.0 pace=0.0 total=0.0"#,
-            r#"TRACE message=headers slot="a.com" headers=0.0"#,
             r#"TRACE message=ended slot="a.com" outcome="finished" lasted=2.0"#,
             r#"DEBUG message=started slot="a.com" waited=2.0 concurrency=2.0 pace=0.0 total=0.0"#,
-            r#"TRACE message=headers slot="a.com" headers=0.0"#,
             r#"DEBUG message=refused slot="a.com" kind=WaitTimeout reason="concurrency" waited=4.0 in_flight=1"#,
             r#"TRACE message=ended slot="a.com" outcome="finished" lasted=2.0"#,
         ]

@@ -82,8 +82,8 @@ impl SlotPermit {
         let now = self.slot.common().epoch.now();
         let took = now.since(self.since);
         self.slot.headers(now, took);
-        self.slot.voice().headers(took);
         (self.in_body, self.since) = (true, now);
+        self.slot.voice().headers(took);
         took
     }
 

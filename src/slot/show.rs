@@ -18,7 +18,7 @@ const COLUMNS: [Column; 11] = [
         Some(reason) => format!("{} ({reason})", slot.waiting),
         None => slot.waiting.to_string(),
     }),
-    ("oldest", |slot| slot.oldest_permit.map_or_else(String::new, |age| short(age))),
+    ("oldest", |slot| slot.oldest_permit.map_or_else(String::new, short)),
     ("concurrency", |slot| short(slot.times.concurrency)),
     ("pace", |slot| short(slot.times.pace)),
     ("total", |slot| short(slot.times.total)),

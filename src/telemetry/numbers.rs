@@ -1,7 +1,7 @@
 //! Counters, histograms and gauges, one set per label.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use metrics::{Counter, Gauge, Histogram, Unit, counter, gauge, histogram};
 
@@ -29,9 +29,12 @@ pub(super) enum Labels {
 #[derive(Debug)]
 pub(super) struct Registry {
     labels: Labels,
-    known: Mutex<HashMap<SlotKey, Arc<Instruments>>>,
-    other: std::sync::OnceLock<Arc<Instruments>>,
+    known: Mutex<HashMap<SlotKey, Arc<Lazy>>>,
+    other: Lazy,
 }
+
+/// A set that is made when it is first needed.
+type Lazy = OnceLock<Arc<Instruments>>;
 
 /// What is counted and measured under one label.
 pub(super) struct Instruments {
@@ -80,42 +83,28 @@ impl Default for Labels {
     }
 }
 
-impl Labels {
-    fn may_have(&self, key: &SlotKey) -> bool {
-        match self {
-            Self::First(n) => *n > 0,
-            Self::Named(named) => named.contains(key),
-        }
-    }
-}
-
 // === impl Registry ===
 
 impl Registry {
     pub(super) fn new(labels: Labels) -> Self {
-        Self { labels, known: Mutex::default(), other: std::sync::OnceLock::new() }
+        Self { labels, known: Mutex::default(), other: Lazy::new() }
     }
 
     /// The set of a slot: its own, as long as there are labels left, or the one of all others.
     pub(super) fn of(&self, key: &SlotKey) -> Arc<Instruments> {
-        if let Some(known) = self.known(key, None) {
-            return known;
-        }
-        // The recorder's code runs without our lock; of two who make the same set one is used.
-        let made = self.labels.may_have(key).then(|| Arc::new(Instruments::new(key.as_str())));
-        let own = made.and_then(|made| self.known(key, Some(made)));
-        own.unwrap_or_else(|| self.other.get_or_init(|| Arc::new(Instruments::new(OTHER))).clone())
-    }
-
-    /// The set of a slot's own label, where there is one, or `made` if there is a label left for it.
-    fn known(&self, key: &SlotKey, made: Option<Arc<Instruments>>) -> Option<Arc<Instruments>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(instruments) = known.get(key) {
-            return Some(instruments.clone());
+        let has_label = match &self.labels {
+            _ if known.contains_key(key) => true,
+            Labels::First(n) => known.len() < *n,
+            Labels::Named(named) => named.contains(key),
+        };
+        let own = has_label.then(|| known.entry(key.clone()).or_default().clone());
+        drop(known);
+        // The recorder's code runs without our lock.
+        match own {
+            Some(own) => own.get_or_init(|| Arc::new(Instruments::new(key.as_str()))).clone(),
+            None => self.other.get_or_init(|| Arc::new(Instruments::new(OTHER))).clone(),
         }
-        let made = made.filter(|_| !matches!(self.labels, Labels::First(n) if known.len() >= n))?;
-        known.insert(key.clone(), made.clone());
-        Some(made)
     }
 
     /// Sets the gauges.
@@ -130,8 +119,9 @@ impl Registry {
                 waiting[reason as usize] += slot.waiting as f64;
             }
         }
+        let own = known.iter().filter_map(|(key, own)| Some((Some(key), own.get()?)));
         let other = self.other.get().map(|other| (None, other));
-        for (key, instruments) in known.iter().map(|(key, it)| (Some(key), it)).chain(other) {
+        for (key, instruments) in own.chain(other) {
             let (in_flight, waiting) = sums.get(&key).copied().unwrap_or_default();
             instruments.in_flight.set(in_flight);
             for (gauge, waiting) in instruments.waiting.iter().zip(waiting) {
