@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Empty;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_test::{assert_pending, assert_ready_ok, task};
 use tower::{Service, service_fn};
@@ -71,7 +71,16 @@ fn no_gap_on_eight_threads_is_shorter_than_the_delay() {
         let mut tasks = JoinSet::new();
         requests.drain(..).for_each(|request| _ = tasks.spawn(request));
         slots.configure("a", SlotLimits::new().unlimited_concurrency()).unwrap();
+        // Every change wakes the first waiter: it looks at the clock at all times, and just before it is due.
+        let handle = slots.clone();
+        let restless = tokio::spawn(async move {
+            loop {
+                handle.configure("a", SlotLimits::new()).unwrap();
+                yield_now().await;
+            }
+        });
         let responses = tasks.join_all().await;
+        restless.abort();
         let waited = |response: &Response<_>| response.extensions().get::<SlotTimings>().unwrap().waited();
         responses.iter().map(|response| waited(response.as_ref().unwrap())).collect::<Vec<Duration>>()
     });
