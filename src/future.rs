@@ -146,9 +146,10 @@ where
                 Poll::Ready(Ok(held.respond(response, this.acquire.waited(), *this.with_timings)))
             }
             Poll::Ready(Err(error)) => {
-                // Calling => Done. The permit goes now, whoever keeps this future or the error.
-                drop(held);
+                // Calling => Done. The permit goes now, whoever keeps this future or the error, but after what the
+                // inner future holds.
                 this.future.set(None);
+                drop(held);
                 Poll::Ready(Err(this.reject.inner(error)))
             }
         }
