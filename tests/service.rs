@@ -3,6 +3,10 @@
 
 mod support;
 
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -234,34 +238,39 @@ fn polling_the_future_after_it_resolved_does_no_harm() {
     assert_eq!(ended(&slots, "a.test"), [0, 4, 1]);
 }
 
-/// B1: what the inner future holds goes before the permit does.
+/// B1, B2: what the inner future holds goes before the permit does, whatever it ends with.
 #[test]
 fn the_inner_future_is_dropped_before_the_permit_is_given_back() {
-    struct Work(Slots, std::sync::Arc<std::sync::Mutex<Vec<usize>>>);
+    /// Work that is done only when it is dropped, and sees then whether its permit is out.
+    struct Work {
+        slots: Slots,
+        seen: Arc<Mutex<Vec<usize>>>,
+        answer: Option<Result<(), Broken>>,
+    }
+    impl Future for Work {
+        type Output = Result<Response<Script>, Broken>;
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+            let answer = self.answer.clone().map(|answer| answer.map(|()| Response::new(Script::default())));
+            answer.map_or(Poll::Pending, Poll::Ready)
+        }
+    }
     impl Drop for Work {
         fn drop(&mut self) {
-            self.1.lock().unwrap().push(in_flight(&self.0, "a.test"));
+            self.seen.lock().unwrap().push(in_flight(&self.slots, "a.test"));
         }
     }
     let layer = layer(SlotConfig::builder().concurrency(1));
-    let (slots, seen) = (layer.slots().clone(), std::sync::Arc::<std::sync::Mutex<Vec<usize>>>::default());
+    let (slots, seen) = (layer.slots().clone(), Arc::<Mutex<Vec<usize>>>::default());
     let log = seen.clone();
-    let mut client = layer.layer(tower::service_fn(move |request: Request<bool>| {
-        let work = Work(slots.clone(), log.clone());
-        async move {
-            if *request.body() {
-                std::future::pending::<()>().await;
-            }
-            drop(work);
-            Ok::<_, Broken>(Response::new(Script::default()))
-        }
+    let mut client = layer.layer(tower::service_fn(move |request: Request<Option<Result<(), Broken>>>| {
+        Work { slots: slots.clone(), seen: log.clone(), answer: request.into_body() }
     }));
-    for hangs in [true, false] {
-        let mut call = spawn(client.call(get("a.test").map(|()| hangs)));
-        assert_eq!(call.poll().is_pending(), hangs);
+    for answer in [None, Some(Ok(())), Some(Err(Broken("work")))] {
+        let mut call = spawn(client.call(get("a.test").map(|()| answer.clone())));
+        assert_eq!(call.poll().is_pending(), answer.is_none());
     }
-    assert_eq!(*seen.lock().unwrap(), [1, 1]);
-    assert_eq!(ended(layer.slots(), "a.test"), [1, 0, 1]);
+    assert_eq!(*seen.lock().unwrap(), [1, 1, 1]);
+    assert_eq!(ended(layer.slots(), "a.test"), [1, 1, 1]);
 }
 
 // --- keys
