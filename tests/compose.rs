@@ -33,7 +33,8 @@ use tower_http::validate_request::ValidateRequestHeaderLayer;
 use tower_slot::{BoxError, Hold, SlotConfig, SlotError, SlotErrorKind, SlotKey, SlotService, Slots};
 
 use self::support::{
-    Act, Answer, Answered, Broken, Inner, Script, counts, ended, get, in_flight, layer, planned, waiting,
+    Act, Answer, Answered, Broken, Inner, Script, comes, counts, ended, get, in_flight, layer, planned,
+    waiting,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -95,7 +96,7 @@ async fn call_all_runs_through_a_slot_one_by_one() {
     let start = Instant::now();
     let mut responses = client.call_all(futures_util::stream::iter(requests)).unordered();
     let mut answered = Vec::new();
-    while let Some(response) = futures_util::StreamExt::next(&mut responses).await {
+    while let Some(response) = comes(futures_util::StreamExt::next(&mut responses)).await {
         response.unwrap();
         answered.push(start.elapsed());
     }
@@ -130,7 +131,7 @@ async fn a_timeout_outside_counts_the_wait_and_takes_the_waiter_out_of_the_queue
         drop(held);
         assert!(next.is_woken());
         // It has waited for 3 s, so there are 2 s left to answer.
-        let response: Result<Answered, _> = next.await;
+        let response: Result<Answered, _> = comes(next).await;
         assert_eq!((response.is_ok(), start.elapsed()), (in_time, answered * SECOND));
         if let Err(error) = response {
             assert!(error.is::<Elapsed>());
@@ -155,9 +156,9 @@ async fn a_timeout_inside_does_not_count_the_wait() {
     assert_pending!(slow.poll());
     advance(20 * SECOND).await;
     drop(held);
-    assert!(fast.await.is_ok());
+    assert!(comes(fast).await.is_ok());
     assert_eq!(start.elapsed(), 24 * SECOND);
-    assert!(slow.await.unwrap_err().is::<Elapsed>());
+    assert!(comes(slow).await.unwrap_err().is::<Elapsed>());
     assert_eq!(start.elapsed(), 29 * SECOND);
     assert_eq!(inner.called_at(start), [20 * SECOND, 24 * SECOND]);
     assert_eq!(ended(slots, "a.test"), [2, 1, 0]);
@@ -173,12 +174,12 @@ async fn a_timeout_that_answers_with_a_status_composes_on_the_outside() {
         .service(Inner::new());
     let held = layer.slots().try_acquire("a.test").unwrap();
     let start = Instant::now();
-    let response: Answered = client.clone().oneshot(get("a.test")).await.unwrap();
+    let response: Answered = comes(client.clone().oneshot(get("a.test"))).await.unwrap();
     assert_eq!((response.status(), start.elapsed()), (StatusCode::REQUEST_TIMEOUT, 5 * SECOND));
     assert!(response.body().is_end_stream());
     assert_eq!((waiting(layer.slots(), "a.test"), counts(layer.slots(), "a.test").gone), (0, 1));
     drop(held);
-    let response: Answered = client.oneshot(get("a.test")).await.unwrap();
+    let response: Answered = comes(client.oneshot(get("a.test"))).await.unwrap();
     assert_eq!((response.status(), start.elapsed()), (StatusCode::OK, 5 * SECOND));
 }
 
@@ -234,6 +235,7 @@ async fn a_retry_outside_gives_the_slot_back_before_it_backs_off_and_obeys_the_p
                     Poll::Pending => {
                         // It backs off, or waits in the slot; it never sits on a permit.
                         seen.push(in_flight(slots, "a.test"));
+                        assert!(seen.len() <= 30, "it has its answer after 30 s");
                         advance(SECOND).await;
                     }
                 }

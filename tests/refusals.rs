@@ -14,7 +14,7 @@ use tower::{Layer, Service, ServiceExt};
 use tower_slot::{BoxError, SlotConfig, SlotError, SlotErrorKind, SlotLayer, SlotPermit, WaitReason};
 
 use self::support::{
-    Answer, Broken, Inner, Script, Seen, body_of, data, ended, frame, get, in_flight, layer, planned,
+    Answer, Broken, Inner, Script, Seen, body_of, comes, data, ended, frame, get, in_flight, layer, planned,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -63,7 +63,7 @@ async fn one_downcast_finds_the_slots_own_failures() {
         let start = Instant::now();
         let request = refusals(&layer, kind);
         let host = request.uri().host().unwrap().to_owned();
-        let error: BoxError = layer.layer(inner.clone()).oneshot(request).await.unwrap_err();
+        let error: BoxError = comes(layer.layer(inner.clone()).oneshot(request)).await.unwrap_err();
         assert_eq!(start.elapsed(), wait, "{kind:?}");
         let error = error.downcast_ref::<SlotError>().unwrap();
         assert_eq!((error.kind(), error.slot().as_str(), error.waited()), (kind, &*host, wait));
@@ -113,7 +113,7 @@ async fn reject_with_turns_refusals_into_responses_and_keeps_infallible() {
         let inner = tower::service_fn(|_: Request<()>| {
             std::future::ready(Ok::<_, Infallible>(Response::new(Script::default())))
         });
-        let Ok(response) = check(layer.layer(inner)).oneshot(request).await;
+        let Ok(response) = comes(check(layer.layer(inner)).oneshot(request)).await;
         assert_eq!(start.elapsed(), wait, "{kind:?}");
         assert_eq!(response.extensions().get(), Some(&kind));
         assert!(response.status().is_client_error() || response.status().is_server_error());

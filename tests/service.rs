@@ -23,8 +23,8 @@ use tower_slot::{
 };
 
 use self::support::{
-    Answer, Answering, Broken, Call, Client, Inner, Readiness, Script, Seen, body_of, counts, data, ended,
-    frame, get, give, in_flight, later, layer, planned, waiting,
+    Answer, Answering, Broken, Call, Client, Inner, Readiness, Script, Seen, body_of, comes, counts, data,
+    ended, frame, get, give, in_flight, later, layer, planned, waiting,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -392,7 +392,7 @@ async fn no_task_is_spawned() {
             bodies.push(body);
         }
     };
-    all.await;
+    comes(all).await;
     assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
     assert_eq!(ended(layer.slots(), "a.test"), [3, 0, 0]);
 }

@@ -10,6 +10,7 @@ mod inner;
 mod script;
 
 use std::any::Any;
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use http::{Request, Response};
@@ -46,6 +47,12 @@ pub fn get(host: &str) -> Request<()> {
 /// Takes the body out of a response, to be polled by hand.
 pub fn body_of<B: Body>(response: Response<B>) -> Spawn<B> {
     tokio_test::task::spawn(response.into_body())
+}
+
+/// Waits on a paused clock for what shall come: a wakeup that is lost fails the test and does not hang it.
+pub async fn comes<F: Future>(future: F) -> F::Output {
+    let an_hour = std::time::Duration::from_secs(3_600);
+    tokio::time::timeout(an_hour, future).await.expect("it comes, and nobody has to poll again")
 }
 
 /// How many are in flight in a slot; none if there is no such slot.
