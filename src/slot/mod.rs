@@ -118,7 +118,7 @@ impl Slot {
         clock: impl Fn() -> Tick,
         waker: &Waker,
     ) -> Step {
-        if ticket.asked.is_none() {
+        if ticket.index.is_none() {
             let mut state = self.state.lock();
             let now = clock();
             self.common.mind_sweep(now);
@@ -171,10 +171,9 @@ impl Slot {
         spare: &mut Option<Waker>,
         after: &mut After,
     ) -> Option<Step> {
-        let asked = *ticket.asked.get_or_insert(now);
         if self.common.is_closed() {
             // (New | Waiting) => Refused
-            let error = self.error(state, SlotErrorKind::Closed, asked, now);
+            let error = self.error(state, SlotErrorKind::Closed, ticket.index, now);
             self.depart(state, ticket, now, after);
             state.tally.refused += 1;
             return Some(Step::Refused(error));
@@ -194,7 +193,7 @@ impl Slot {
             if !has_room {
                 // New => Refused
                 state.tally.refused += 1;
-                let mut error = self.error(state, SlotErrorKind::QueueFull, asked, now);
+                let mut error = self.error(state, SlotErrorKind::QueueFull, None, now);
                 error.0.reason = Some(shut.0);
                 return Some(Step::Refused(error));
             }
@@ -223,7 +222,7 @@ impl Slot {
                 // Nobody woke it but its own timer, which is never on the dot: it is not stalled.
                 own.ready_at = own.ready_at.filter(|_| own.waker.is_none());
             }
-            let error = self.error(state, SlotErrorKind::WaitTimeout, asked, now);
+            let error = self.error(state, SlotErrorKind::WaitTimeout, Some(index), now);
             self.depart(state, ticket, now, after);
             state.tally.timed_out += 1;
             return Some(Step::Refused(error));
@@ -366,7 +365,7 @@ impl Slot {
         };
         state.tally.refused += 1;
         let kind = if shut.is_none() { SlotErrorKind::Closed } else { SlotErrorKind::QueueFull };
-        let mut error = self.error(&state, kind, now, now);
+        let mut error = self.error(&state, kind, None, now);
         error.0.reason = shut.or(error.0.reason);
         Err(error)
     }

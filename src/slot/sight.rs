@@ -66,14 +66,22 @@ impl Slot {
         }
     }
 
-    pub(super) fn error(&self, state: &State, kind: SlotErrorKind, asked: Tick, now: Tick) -> SlotError {
+    /// A refusal, of the waiter at `index` or of somebody who has not waited.
+    pub(super) fn error(
+        &self,
+        state: &State,
+        kind: SlotErrorKind,
+        index: Option<u32>,
+        now: Tick,
+    ) -> SlotError {
         let queue = state.queue.as_ref().filter(|queue| !queue.waiters.is_empty());
+        let waiter = index.and_then(|index| queue?.waiters.get(index));
         let next = state.pace.next(&state.limits).filter(|next| *next > now);
         SlotError(Box::new(Details {
             kind,
             slot: self.key.clone(),
             reason: queue.map(|queue| queue.gate()),
-            waited: now.duration_since(asked),
+            waited: waiter.map_or(Duration::ZERO, |waiter| now.duration_since(waiter.asked)),
             in_flight: state.permits.len(),
             oldest: state.permits.front().map(|start| now.duration_since(*start)),
             stalled: queue.and_then(|queue| queue.stalled(now)).map(Duration::from_nanos),

@@ -11,8 +11,6 @@ use crate::hold::Hold;
 pub(crate) struct Ticket {
     /// Its place in the queue.
     pub(super) index: Option<u32>,
-    /// When it was first polled.
-    pub(super) asked: Option<Tick>,
     pub(super) deadline: Option<Tick>,
     /// The queue's clocks when it came; once it has left, how long it waited by reason.
     pub(super) clocks: Clocks,
