@@ -228,7 +228,7 @@ impl<'a> Drive<'a> {
 
     fn poll(&mut self, at: usize) -> Result<(), Fault> {
         self.figures.polls += 1;
-        let stalled = self.stalled(self.tasks[at].key);
+        let stalled = self.stalled(self.tasks[at].key).filter(|_| self.model.has_slot(self.tasks[at].id));
         let task = &mut self.tasks[at];
         let (id, key) = (task.id, task.key);
         let front = self.model.slots.get(&key).and_then(|slot| slot.queue.first());

@@ -342,7 +342,8 @@ impl<'a> Drive<'a> {
                 At::Body | At::Handle | At::Taken(_) => book.body += nanos,
             }
             match exchange.permit {
-                At::Future | At::Taken(_) if !exchange.resolved => exchange.to_headers += nanos,
+                // Also when the permit was taken out of the handle, and is back.
+                At::Future | At::Taken(_) | At::Over if !exchange.resolved => exchange.to_headers += nanos,
                 At::Body => exchange.in_body += nanos,
                 _ => {}
             }

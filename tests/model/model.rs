@@ -309,6 +309,11 @@ impl Model {
         new && !self.closed && self.slots.values().filter(|slot| slot.counts).count() >= self.max_slots
     }
 
+    /// Whether there was a slot for that one.
+    pub(crate) fn has_slot(&self, id: Id) -> bool {
+        !self.outside.contains_key(&id)
+    }
+
     /// Why there is no slot for a newcomer, if there is none.
     fn no_slot(&self, key: usize) -> Option<Kind> {
         let closed = self.closed && !self.slots.contains_key(&key);
