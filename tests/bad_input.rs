@@ -151,7 +151,7 @@ async fn the_error_is_the_clients_own_and_the_permit_is_back() {
             let seen = Arc::new(Notify::new());
             let server = fault.start(wire, seen.clone()).await;
             let client = || match fault {
-                Fault::Untrusted => net::client_trusting(wire, server.address, &net::other_certificate()),
+                Fault::Untrusted => net::client_trusting(&net::other_certificate(), wire, server.address),
                 _ => server.client(),
             };
             let request = || server.get("a.test", "/");

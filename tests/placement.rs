@@ -39,7 +39,7 @@ use tower_http::timeout::{ResponseBodyTimeoutLayer, TimeoutLayer as HttpTimeoutL
 use tower_http::trace::{DefaultMakeSpan, HttpMakeClassifier, OnRequest, TraceLayer};
 use tower_slot::{BoxError, SlotConfig, SlotKey, SlotLayer, Slots};
 
-use self::net::{Exchanges, Page, Server, Wire, assert_free, in_flight, layer, until};
+use self::net::{Exchanges, Page, Server, Wire, assert_free, in_flight, layer, soon};
 
 type TestResult = Result<(), BoxError>;
 type Req = Request<Full<Bytes>>;
@@ -271,16 +271,11 @@ impl Row {
             .collect();
         if !self.during.is_empty() {
             let mut seen = String::new();
-            let look = async {
-                until(&name, || {
-                    seen = bench.look(true);
-                    seen == self.during
-                })
-                .await;
-            };
-            if tokio::time::timeout(TIMEOUT * 10, look).await.is_err() {
-                panic!("{name}: during is {seen:?}, should be {:?}", self.during);
-            }
+            let is_seen = soon(|| {
+                seen = bench.look(true);
+                seen == self.during
+            });
+            assert!(is_seen.await, "{name}: {seen:?} instead of {:?}", self.during);
         }
         bench.gate.send(true).unwrap();
         if let Some(held) = held {

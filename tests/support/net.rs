@@ -27,7 +27,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -57,7 +57,11 @@ pub struct Server {
 
 /// Connects to one address, whatever host the URI names.
 #[derive(Clone, Copy, Debug)]
-pub struct ToServer(SocketAddr);
+pub struct ToServer {
+    to: SocketAddr,
+    /// The address that the server sees.
+    from: Ipv4Addr,
+}
 
 /// A body that does, step by step, what it is told.
 #[derive(Default)]
@@ -110,7 +114,7 @@ static CERTIFICATE: LazyLock<(CertificateDer<'static>, PrivateKeyDer<'static>)> 
 });
 
 /// How long [`until`] looks before it says that it has seen enough.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Builds a layer.
 pub fn layer(config: SlotConfigBuilder) -> SlotLayer {
@@ -118,13 +122,18 @@ pub fn layer(config: SlotConfigBuilder) -> SlotLayer {
 }
 
 /// Looks until it is so.
-pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub async fn until(what: &str, is_so: impl FnMut() -> bool) {
+    assert!(soon(is_so).await, "not so for {PATIENCE:?}: {what}");
+}
+
+/// Looks until it is so, or for as long as is reasonable. Returns whether it is.
+pub async fn soon(mut is_so: impl FnMut() -> bool) -> bool {
     let looks = async {
         while !is_so() {
             sleep(Duration::from_millis(1)).await;
         }
     };
-    timeout(PATIENCE, looks).await.unwrap_or_else(|_| panic!("not so for {PATIENCE:?}: {what}"));
+    timeout(PATIENCE, looks).await.is_ok()
 }
 
 /// The statistics of a slot, after its counts were seen to add up.
@@ -279,11 +288,20 @@ impl Drop for Server {
 
 /// Creates a client that speaks like `wire` to `address`, whatever the host.
 pub fn client(wire: Wire, address: SocketAddr) -> Client {
-    client_trusting(wire, address, &CERTIFICATE.0)
+    client_from(Ipv4Addr::LOCALHOST, wire, address)
+}
+
+/// The same, from another address of loopback.
+pub fn client_from(from: Ipv4Addr, wire: Wire, to: SocketAddr) -> Client {
+    build(wire, ToServer { to, from }, &CERTIFICATE.0)
 }
 
 /// The same, trusting that certificate alone.
-pub fn client_trusting(wire: Wire, address: SocketAddr, certificate: &CertificateDer<'static>) -> Client {
+pub fn client_trusting(certificate: &CertificateDer<'static>, wire: Wire, to: SocketAddr) -> Client {
+    build(wire, ToServer { to, from: Ipv4Addr::LOCALHOST }, certificate)
+}
+
+fn build(wire: Wire, connector: ToServer, certificate: &CertificateDer<'static>) -> Client {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(certificate.clone()).unwrap();
     let config =
@@ -292,12 +310,12 @@ pub fn client_trusting(wire: Wire, address: SocketAddr, certificate: &Certificat
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
-    let connector = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
+    let secure = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
     let is_http2 = wire.version() == Version::HTTP_2;
     let connector = if is_http2 {
-        connector.enable_http2().wrap_connector(ToServer(address))
+        secure.enable_http2().wrap_connector(connector)
     } else {
-        connector.enable_http1().wrap_connector(ToServer(address))
+        secure.enable_http1().wrap_connector(connector)
     };
     legacy::Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
@@ -337,9 +355,11 @@ impl Service<Uri> for ToServer {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let address = self.0;
+        let Self { to, from } = *self;
         Box::pin(async move {
-            let stream = TcpStream::connect(address).await?;
+            let socket = TcpSocket::new_v4()?;
+            socket.bind((from, 0).into())?;
+            let stream = socket.connect(to).await?;
             stream.set_nodelay(true)?;
             Ok(TokioIo::new(stream))
         })
