@@ -1,7 +1,6 @@
 //! Slots per registrable domain, by the public suffix list.
 
 use std::borrow::Cow;
-use std::net::IpAddr;
 
 use http::Request;
 
@@ -47,8 +46,11 @@ impl<B> KeyExtractor<B> for RegistrableDomain {
 
 /// The registrable part of a host in its one form; all of it where there is none.
 fn domain(host: &str) -> &str {
-    match host.parse::<IpAddr>() {
-        Ok(_) => host,
-        Err(_) => psl::domain_str(host).unwrap_or(host),
+    // What ends in a number is an address, whatever it looks like: no suffix does. So is what has a colon, and its
+    // zone may look like a name.
+    let last = host.rsplit('.').next().unwrap_or_default();
+    if host.contains(':') || last.bytes().all(|b| b.is_ascii_digit()) {
+        return host;
     }
+    psl::domain_str(host).unwrap_or(host)
 }

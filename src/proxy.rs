@@ -5,10 +5,10 @@
 //! told by a label of the caller's, or by a fingerprint under the caller's secret.
 
 use std::fmt;
+use std::hash::Hasher;
 
 use http::Uri;
 use siphasher::sip128::{Hasher128, SipHasher24};
-use std::hash::Hasher;
 
 use crate::key::SlotKey;
 
@@ -29,23 +29,39 @@ pub struct ProxyIdentity {
     user: Option<Box<[u8]>>,
 }
 
-/// A proxy URL that names no scheme or no host. It repeats nothing of it.
+/// What is no proxy's URL. It repeats nothing of it: a secret may stand anywhere in there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyUrlError(&'static str);
 
 // === impl ProxyIdentity ===
 
 impl ProxyIdentity {
-    /// Reads a proxy's URL.
+    /// Reads a proxy's URL: `scheme://[user[:password]@]host[:port]`, and a slash at most behind it.
     ///
     /// # Errors
     ///
-    /// What is no URL with a scheme and a host.
+    /// What is written otherwise. A `/`, `?` or `#` in a password has to be percent-encoded: bare it would end the
+    /// host there, and what stands before it would be taken for one.
     pub fn parse(url: &str) -> Result<Self, ProxyUrlError> {
         let uri = url.parse::<Uri>().map_err(|_| ProxyUrlError("not a URL"))?;
         let scheme = uri.scheme_str().ok_or(ProxyUrlError("no scheme"))?.to_ascii_lowercase();
-        let authority = uri.authority().ok_or(ProxyUrlError("no host"))?;
-        let host = SlotKey::host(authority.as_str());
+        let authority = uri.authority().ok_or(ProxyUrlError("no host"))?.as_str();
+        // Looked for in the text: what was parsed has forgotten a fragment.
+        let behind = url.split_once("://").and_then(|(_, rest)| rest.strip_prefix(authority));
+        if !matches!(behind, Some("" | "/")) {
+            return Err(ProxyUrlError("something follows the host and port"));
+        }
+        let (info, host) = match authority.rsplit_once('@') {
+            Some((info, host)) => (Some(info), host),
+            None => (None, authority),
+        };
+        let port = match host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
+            Some((_, port)) if !port.is_empty() => {
+                Some(port.parse::<u16>().map_err(|_| ProxyUrlError("the port is no port"))?)
+            }
+            _ => None,
+        };
+        let host = SlotKey::host(host);
         if host.as_str().is_empty() {
             return Err(ProxyUrlError("no host"));
         }
@@ -57,14 +73,12 @@ impl ProxyIdentity {
             "socks4" | "socks4a" | "socks5" | "socks5h" => Some(1080),
             _ => None,
         };
-        let endpoint = match authority.port_u16().or(default) {
+        let endpoint = match port.or(default) {
             Some(port) => format!("{scheme}://{host}:{port}"),
             None => format!("{scheme}://{host}"),
         };
-        let user = authority.as_str().rsplit_once('@').map(|(info, _)| {
-            let user = info.split_once(':').map_or(info, |(user, _)| user);
-            percent_decoded(user)
-        });
+        let user = info.map(|info| info.split_once(':').map_or(info, |(user, _)| user));
+        let user = user.filter(|user| !user.is_empty()).map(percent_decoded);
         Ok(Self { endpoint: endpoint.into(), user })
     }
 
@@ -107,11 +121,15 @@ fn percent_decoded(text: &str) -> Box<[u8]> {
     let mut plain = Vec::with_capacity(rest.len());
     while let Some((first, after)) = rest.split_first() {
         let digits = after.first_chunk::<2>().filter(|_| *first == b'%');
-        let byte = digits.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        let byte = digits.and_then(|[high, low]| Some(hex(*high)? << 4 | hex(*low)?));
         plain.push(byte.unwrap_or(*first));
         rest = if byte.is_some() { &after[2..] } else { after };
     }
     plain.into()
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).map(|digit| digit as u8)
 }
 
 // === impl ProxyUrlError ===

@@ -14,7 +14,8 @@ use http::{HeaderName, Request};
 use crate::extract::{Extracted, KeyExtractor};
 use crate::key::{KeyRef, LONGEST_HOST, SlotKey};
 
-/// A slot per value of a header.
+/// A slot per value of a header. The value is the slot's name and shows in statistics and errors: take one that holds no
+/// secret.
 ///
 /// ```
 /// # use tower_slot::{HeaderKey, SlotConfig, SlotLayer};
