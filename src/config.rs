@@ -1,12 +1,13 @@
 //! The configuration: defaults for every slot, overrides by name, and what concerns all slots together.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
 use crate::hold::Hold;
 use crate::jitter::Jitter;
-use crate::key::SlotKey;
+use crate::key::{SlotKey, is_host};
 use crate::limits::{AT_LEAST_ONE, SlotLimits, limit_setters};
 use crate::telemetry;
 
@@ -28,6 +29,8 @@ pub struct SlotConfig {
     pub(crate) defaults: SlotLimits,
     /// Names beginning with `*.` are patterns.
     pub(crate) slots: BTreeMap<SlotKey, SlotLimits>,
+    /// The hosts of each group, and the ends that those have which match a pattern, star and all.
+    pub(crate) groups: BTreeMap<SlotKey, BTreeSet<SlotKey>>,
     pub(crate) total: Option<usize>,
     pub(crate) idle_timeout: Duration,
     pub(crate) max_slots: Option<usize>,
@@ -46,7 +49,7 @@ pub struct SlotConfigBuilder {
 pub struct ConfigError {
     slot: Option<SlotKey>,
     field: &'static str,
-    problem: &'static str,
+    problem: Cow<'static, str>,
 }
 
 // === impl SlotConfig ===
@@ -71,6 +74,7 @@ impl Default for SlotConfig {
         Self {
             defaults: SlotLimits::new(),
             slots: BTreeMap::new(),
+            groups: BTreeMap::new(),
             total: None,
             idle_timeout: IDLE_TIMEOUT,
             max_slots: Some(MAX_SLOTS),
@@ -85,6 +89,12 @@ impl Default for SlotConfig {
 impl SlotConfigBuilder {
     limit_setters!(config.defaults);
 
+    #[cfg(feature = "serde")]
+    pub(crate) fn defaults(mut self, limits: &SlotLimits) -> Self {
+        self.config.defaults.merge(limits);
+        self
+    }
+
     /// Sets limits for the slot of that name; what they leave open is inherited.
     ///
     /// A name that begins with `*.` is a pattern: `*.example.com` sets limits for every slot whose name ends in
@@ -94,6 +104,37 @@ impl SlotConfigBuilder {
     #[must_use]
     pub fn slot(mut self, name: impl Into<SlotKey>, limits: SlotLimits) -> Self {
         self.config.slots.entry(name.into()).or_default().merge(&limits);
+        self
+    }
+
+    /// Sends the requests of all hosts that match through one slot called `name`, instead of one slot per host.
+    ///
+    /// Hosts are written as host keys are: lower case, no port, no dot at the end. One that begins with `*.` is a
+    /// pattern: `*.cdn.test` matches every host that ends in `.cdn.test`. The exact host comes first, then the longest
+    /// pattern; the order of definition does not matter, and a host or pattern belongs to one group. The same name
+    /// twice adds to the group. Limits for the group are those of the [slot](Self::slot) of its name.
+    ///
+    /// It is for hosts as the default extractor and [`KeyRef::host`](crate::KeyRef::host) find them. A key that was
+    /// given is taken as it is, and other extractors name their slots themselves.
+    ///
+    /// ```
+    /// # use tower_slot::{KeyRef, SlotConfig, SlotLimits, Slots};
+    /// let config = SlotConfig::builder()
+    ///     .group("cdn", ["*.cdn.test", "img.test"])
+    ///     .slot("cdn", SlotLimits::new().concurrency(2))
+    ///     .build()?;
+    /// let slots = Slots::new(config);
+    /// let permits = [slots.try_acquire(KeyRef::host("a.cdn.test")), slots.try_acquire(KeyRef::host("Img.test"))];
+    /// assert_eq!(slots.stats("cdn").map(|slot| slot.in_flight), Some(2));
+    /// # Ok::<(), tower_slot::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn group<H: Into<SlotKey>>(
+        mut self,
+        name: impl Into<SlotKey>,
+        hosts: impl IntoIterator<Item = H>,
+    ) -> Self {
+        self.config.groups.entry(name.into()).or_default().extend(hosts.into_iter().map(H::into));
         self
     }
 
@@ -157,14 +198,25 @@ impl SlotConfigBuilder {
     ///
     /// # Errors
     ///
-    /// The first value that cannot be: the defaults first, then the slots in order of their names, then what
-    /// concerns all slots.
+    /// The first value that cannot be: the defaults first, then the slots and the groups in order of their names, then
+    /// what concerns all slots.
     pub fn build(self) -> Result<SlotConfig, ConfigError> {
         let Self { config } = self;
         ConfigError::check(None, &config.defaults)?;
         for (name, limits) in &config.slots {
             ConfigError::check_name(name)?;
             ConfigError::check(Some(name), limits)?;
+        }
+        let mut groups = BTreeMap::new();
+        for (group, hosts) in &config.groups {
+            ConfigError::check_group(group)?;
+            for host in hosts {
+                ConfigError::check_host(group, host)?;
+                if let Some(other) = groups.insert(host, group) {
+                    let problem = format!("{host:?} is in the group {other:?} too");
+                    return Err(ConfigError::new(Some(group), "group", problem));
+                }
+            }
         }
         if config.total == Some(0) {
             return Err(ConfigError::new(None, "total_concurrency", AT_LEAST_ONE));
@@ -184,8 +236,12 @@ pub(crate) fn pattern(name: &str) -> Option<&str> {
 // === impl ConfigError ===
 
 impl ConfigError {
-    pub(crate) fn new(slot: Option<&SlotKey>, field: &'static str, problem: &'static str) -> Self {
-        Self { slot: slot.cloned(), field, problem }
+    pub(crate) fn new(
+        slot: Option<&SlotKey>,
+        field: &'static str,
+        problem: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { slot: slot.cloned(), field, problem: problem.into() }
     }
 
     pub(crate) fn check(slot: Option<&SlotKey>, limits: &SlotLimits) -> Result<(), Self> {
@@ -211,7 +267,32 @@ impl ConfigError {
         }
     }
 
-    /// Returns the slot or pattern with the bad value; `None` for the defaults and for all slots together.
+    fn check_group(name: &SlotKey) -> Result<(), Self> {
+        let problem = match name.as_str() {
+            "" => "it has no name, and the slot without one is for requests without a host",
+            name if name.contains('*') => "its slot's name is exact and has no star",
+            _ => return Ok(()),
+        };
+        Err(Self::new(Some(name), "group", problem))
+    }
+
+    fn check_host(group: &SlotKey, host: &SlotKey) -> Result<(), Self> {
+        let (name, what) = match host.as_str().strip_prefix("*.") {
+            // No address ends like a name.
+            Some(end) if !end.contains(':') => (end, "a pattern"),
+            Some(_) => ("", "a pattern"),
+            None => (host.as_str(), "a host"),
+        };
+        if is_host(name) {
+            return Ok(());
+        }
+        let problem = format!(
+            "{host:?} is not {what} as host keys are written: lower case, no port, no dot at the end"
+        );
+        Err(Self::new(Some(group), "group", problem))
+    }
+
+    /// Returns the slot, pattern or group with the bad value; `None` for the defaults and for all slots together.
     #[must_use]
     pub fn slot(&self) -> Option<&SlotKey> {
         self.slot.as_ref()

@@ -164,6 +164,14 @@ impl<'a> KeyRef<'a> {
     }
 }
 
+impl KeyRef<'_> {
+    /// Whether it was made from a host, and not given.
+    #[inline]
+    pub(crate) fn is_host(&self) -> bool {
+        matches!(self.0, Repr::Host(_))
+    }
+}
+
 impl From<SlotKey> for KeyRef<'_> {
     fn from(key: SlotKey) -> Self {
         Self(Repr::Owned(key))
@@ -327,6 +335,15 @@ fn is_plain(bytes: &[u8]) -> bool {
         }
         None => !bytes.iter().any(|b| *b >= 0x80 || (b':'..=b'[').contains(b)),
     }
+}
+
+/// Whether `name` is a host in its one form, and could stand in a URI.
+pub(crate) fn is_host(name: &str) -> bool {
+    let may_stand = |b: u8| b.is_ascii_alphanumeric() || b"-._~!$&'()+,;=:%".contains(&b);
+    let is_address = name.contains(':');
+    (is_address || !name.contains('%'))
+        && name.bytes().all(may_stand)
+        && Host::in_authority(name).is_some_and(|host| host.canonical() == name)
 }
 
 fn is_port(text: &str) -> bool {

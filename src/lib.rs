@@ -86,11 +86,16 @@
 //! | feature | what it brings |
 //! |---|---|
 //! | `domain` | `RegistrableDomain`: a slot per registrable domain, by the public suffix list |
+//! | `resolve` | `PerIp`: a slot per address of the host, by the system's resolver or one of your own |
+//! | `hickory` | `HickoryResolver`: the same by hickory-resolver. It needs Rust 1.88, more than the rest |
+//! | `serde` | [`SlotConfig`] from a file in TOML, JSON or YAML |
 //! | `proxy` | `ProxyIdentity`: keys of proxies and their accounts, without secrets |
 //! | `tracing` | events per request, and warnings; see [`telemetry`] |
 //! | `metrics` | counters, histograms and gauges through the `metrics` facade; see [`telemetry`] |
 
 mod config;
+#[cfg(feature = "serde")]
+mod config_file;
 #[cfg(feature = "domain")]
 mod domain;
 mod error;
@@ -103,6 +108,8 @@ mod limits;
 #[cfg(feature = "proxy")]
 mod proxy;
 mod reject;
+#[cfg(feature = "resolve")]
+mod resolve;
 mod respond;
 mod service;
 mod slot;
@@ -129,6 +136,11 @@ pub use self::limits::{Limits, SlotLimits};
 #[cfg_attr(docsrs, doc(cfg(feature = "proxy")))]
 pub use self::proxy::{ProxyIdentity, ProxyUrlError};
 pub use self::reject::{Fail, Reject, RejectWith};
+#[cfg(feature = "hickory")]
+pub use self::resolve::HickoryResolver;
+#[cfg(feature = "resolve")]
+#[cfg_attr(docsrs, doc(cfg(feature = "resolve")))]
+pub use self::resolve::{PerIp, Resolve, Resolving, SystemResolver, Unresolved, UnresolvedError};
 pub use self::respond::{service_unavailable, too_many_requests};
 pub use self::service::SlotService;
 pub use self::slot::{

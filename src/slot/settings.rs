@@ -1,6 +1,6 @@
-//! What was set by name, whether or not there is such a slot just now.
+//! What was set by name, whether or not there is such a slot just now, and which hosts share a slot.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::tick::Tick;
@@ -19,6 +19,10 @@ pub(crate) struct Settings {
     /// By the end of the name, with its dot, and with the limits they come to.
     patterns: HashMap<Box<str>, (SlotLimits, Arc<Limits>)>,
     pauses: HashMap<SlotKey, Tick>,
+    /// The group of a host, by its name, and of those that match a pattern, by the end of the name with its dot.
+    groups: HashMap<Box<[u8]>, SlotKey, foldhash::fast::RandomState>,
+    group_names: HashSet<SlotKey>,
+    pub(crate) overflow: Option<SlotKey>,
     /// How many pauses there are when those that are past are looked for.
     prune_at: usize,
 }
@@ -41,12 +45,39 @@ impl Settings {
             exact: HashMap::new(),
             patterns: HashMap::new(),
             pauses: HashMap::new(),
+            groups: HashMap::default(),
+            group_names: config.groups.keys().cloned().collect(),
+            overflow: config.overflow.clone(),
             prune_at: FEW_PAUSES,
         };
+        for (group, hosts) in &config.groups {
+            for host in hosts {
+                let end = pattern(host.as_str()).unwrap_or(host.as_str());
+                settings.groups.insert(end.as_bytes().into(), group.clone());
+            }
+        }
         for (name, limits) in &config.slots {
             settings.set(name, limits);
         }
         settings
+    }
+
+    /// Changes places with `new`, and keeps nothing but the pauses.
+    pub(crate) fn replace(&mut self, new: &mut Self) {
+        new.pauses = std::mem::take(&mut self.pauses);
+        new.prune_at = self.prune_at;
+        std::mem::swap(self, new);
+    }
+
+    pub(crate) fn has_groups(&self) -> bool {
+        !self.groups.is_empty()
+    }
+
+    /// The group of a host: by the exact name, then by the longest pattern.
+    pub(crate) fn group(&self, host: &[u8]) -> Option<&SlotKey> {
+        // A pattern begins with its dot, which no host's name does.
+        let dots = host.iter().enumerate().filter(|(at, b)| **b == b'.' && *at > 0).map(|(at, _)| at);
+        std::iter::once(0).chain(dots).find_map(|at| self.groups.get(&host[at..]))
     }
 
     /// The exact name, then the longest pattern, then the defaults.
@@ -59,7 +90,7 @@ impl Settings {
         Setting {
             limits: exact.map_or_else(|| base.clone(), |limits| Arc::new(limits.over(base))),
             paused: self.pauses.get(name).copied(),
-            named: exact.is_some(),
+            named: exact.is_some() || self.group_names.contains(name),
         }
     }
 

@@ -132,7 +132,7 @@ impl Slots {
     /// Looks at one slot; `None` if there is none of that name just now.
     #[must_use]
     pub fn stats<'a>(&self, key: impl Into<KeyRef<'a>>) -> Option<SlotStats> {
-        self.table.find(&key.into()).map(|slot| slot.stats())
+        self.table.find(key.into()).map(|slot| slot.stats())
     }
 
     /// Looks at all slots, one after the other: each is consistent in itself.
@@ -181,7 +181,7 @@ impl Slots {
         self.table.set(|settings| settings.set(&key, &limits));
         if pattern(key.as_str()).is_some() {
             self.bring_limits();
-        } else if let Some(slot) = self.table.find(&(&key).into()) {
+        } else if let Some(slot) = self.table.find((&key).into()) {
             self.table.bring_limits(&slot);
         }
         Ok(())
@@ -211,13 +211,22 @@ impl Slots {
         if limit == Some(0) {
             return Err(ConfigError::new(None, "total_concurrency", AT_LEAST_ONE));
         }
-        let common = self.common();
-        let wake = |slot: Arc<Slot>| slot.wake_first();
-        if common.total.set_limit(limit, wake) {
-            self.table.for_each(|slot| slot.adopt_units());
-            common.total.counted(wake);
-        }
+        self.bring_total(limit);
         Ok(())
+    }
+
+    /// Takes all from `config` as if the slots had been made with it, and loses no state: those in flight, those who
+    /// wait and their order, the last starts, pauses and counts stay.
+    ///
+    /// All that was set before by name, pattern or group is gone unless `config` says it again, changes by
+    /// [`configure`](Self::configure) included; so are the defaults, the cap over all slots, the idle timeout, the number
+    /// of slots and the overflow slot. It counts at once, with these bounds: who waits stays in the slot where it
+    /// waits, although its host may belong to another group now; a wait timeout that has begun stays as it was; and
+    /// a slot that is there goes on to count against the number of slots, or not to, until it is recycled.
+    pub fn reload(&self, config: SlotConfig) {
+        self.table.replace_settings(&config);
+        self.bring_limits();
+        self.bring_total(config.total);
     }
 
     /// Holds starts in the slot `key` until `until`. Those in flight go on; an earlier pause that lasts longer
@@ -227,7 +236,7 @@ impl Slots {
         let epoch = self.common().epoch;
         let (until, now) = (epoch.tick(until), epoch.now());
         self.table.set(|settings| settings.pause(key.clone(), until, now));
-        if let Some(slot) = self.table.find(&(&key).into()) {
+        if let Some(slot) = self.table.find((&key).into()) {
             self.table.bring_pause(&slot);
         }
     }
@@ -236,7 +245,7 @@ impl Slots {
     pub fn resume<'a>(&self, key: impl Into<KeyRef<'a>>) {
         let key = key.into().into_key();
         self.table.set(|settings| settings.resume(key.as_str()));
-        if let Some(slot) = self.table.find(&(&key).into()) {
+        if let Some(slot) = self.table.find((&key).into()) {
             self.table.bring_pause(&slot);
         }
     }
@@ -289,6 +298,15 @@ impl Slots {
 
     pub(crate) fn common(&self) -> &Common {
         self.table.common()
+    }
+
+    fn bring_total(&self, limit: Option<usize>) {
+        let common = self.common();
+        let wake = |slot: Arc<Slot>| slot.wake_first();
+        if common.total.set_limit(limit, wake) {
+            self.table.for_each(|slot| slot.adopt_units());
+            common.total.counted(wake);
+        }
     }
 
     fn bring_limits(&self) {

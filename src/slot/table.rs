@@ -13,7 +13,7 @@ use super::Slot;
 use super::common::Common;
 use super::settings::{Setting, Settings};
 use super::stats::Tally;
-use super::sync::{AtomicU64, AtomicUsize, KeyHasher, Mutex, Ordering};
+use super::sync::{AtomicBool, AtomicU64, AtomicUsize, KeyHasher, Mutex, Ordering};
 use super::tick::Tick;
 use crate::config::SlotConfig;
 use crate::error::{SlotError, SlotErrorKind};
@@ -38,9 +38,10 @@ pub(crate) struct Table {
     shards: Box<[Mutex<Shard>]>,
     /// Slots that count, those about to be inserted included.
     len: AtomicUsize,
-    max: usize,
-    overflow: Option<SlotKey>,
-    idle_timeout: u64,
+    max: AtomicUsize,
+    idle_timeout: AtomicU64,
+    /// Whether hosts have to be looked up in the groups.
+    has_groups: AtomicBool,
     /// Where the next piece begins: shard in the upper half, place in it, from the end, in the lower.
     cursor: AtomicU64,
     recycled: Mutex<(u64, Tally)>,
@@ -73,15 +74,16 @@ impl Table {
     pub(crate) fn new(config: &SlotConfig) -> Self {
         let max = config.max_slots.unwrap_or(usize::MAX);
         let shards = (max / SLOTS_PER_SHARD).clamp(8, 1024).next_power_of_two();
+        let settings = Settings::new(config);
         Self {
             common: Arc::new(Common::new(config.total, Telemetry::new(&config.telemetry))),
-            settings: RwLock::new(Settings::new(config)),
+            has_groups: AtomicBool::new(settings.has_groups()),
+            settings: RwLock::new(settings),
             hasher: KeyHasher::default(),
             shards: (0..shards).map(|_| Mutex::new(Shard::default())).collect(),
             len: AtomicUsize::new(0),
-            max,
-            overflow: config.overflow.clone(),
-            idle_timeout: nanos(config.idle_timeout),
+            max: AtomicUsize::new(max),
+            idle_timeout: AtomicU64::new(nanos(config.idle_timeout)),
             cursor: AtomicU64::new(0),
             recycled: Mutex::new((0, Tally::default())),
         }
@@ -94,7 +96,8 @@ impl Table {
     /// The slot of that name, made now if need be.
     #[inline]
     pub(crate) fn slot(&self, key: KeyRef<'_>) -> Result<Arc<Slot>, SlotError> {
-        let Some(slot) = self.find(&key) else { return self.make(key) };
+        let key = self.grouped(key);
+        let Some(slot) = self.find_key(&key) else { return self.make(key) };
         if self.common.is_sweep_due() {
             self.tend(false);
         }
@@ -102,8 +105,24 @@ impl Table {
     }
 
     /// The slot of that name, if there is one.
+    pub(crate) fn find(&self, key: KeyRef<'_>) -> Option<Arc<Slot>> {
+        self.find_key(&self.grouped(key))
+    }
+
+    /// A host's group, or else the key as it is.
     #[inline]
-    pub(crate) fn find(&self, key: &KeyRef<'_>) -> Option<Arc<Slot>> {
+    fn grouped<'a>(&self, key: KeyRef<'a>) -> KeyRef<'a> {
+        if self.has_groups.load(Ordering::Relaxed) && key.is_host() { self.group(key) } else { key }
+    }
+
+    #[inline(never)]
+    fn group<'a>(&self, key: KeyRef<'a>) -> KeyRef<'a> {
+        let group = key.with_bytes(|host| self.settings().group(host).cloned());
+        group.map_or(key, KeyRef::from)
+    }
+
+    #[inline]
+    fn find_key(&self, key: &KeyRef<'_>) -> Option<Arc<Slot>> {
         key.with_bytes(|name| {
             let hash = self.hash(name);
             self.shard(hash).lock().find(hash, name).cloned()
@@ -134,7 +153,10 @@ impl Table {
             slot = self.find_or_insert(&key);
         }
         // The overflow slot needs no room.
-        let slot = slot.or_else(|| self.find_or_insert(self.overflow.as_ref()?));
+        let slot = slot.or_else(|| {
+            let overflow = self.settings().overflow.clone();
+            self.find_or_insert(&overflow?)
+        });
         self.plan_sweep();
         slot.ok_or_else(|| self.refuse(SlotErrorKind::TooManySlots, key))
     }
@@ -148,8 +170,10 @@ impl Table {
             return Some(slot.clone());
         }
         // Read under the shard's lock: whoever changes settings later finds the slot there.
-        let Setting { limits, paused, named } = self.settings().of(key.as_str());
-        let counts = !named && self.overflow.as_ref() != Some(key);
+        let settings = self.settings();
+        let Setting { limits, paused, named } = settings.of(key.as_str());
+        let counts = !named && settings.overflow.as_ref() != Some(key);
+        drop(settings);
         // The place is reserved before the slot is made, so that there is never one too many; and under the lock,
         // so that of several who ask for the same name at once nobody is in another's way.
         if counts && !self.reserve() {
@@ -168,7 +192,8 @@ impl Table {
     }
 
     fn reserve(&self) -> bool {
-        let more = |len: usize| (len < self.max).then_some(len + 1);
+        let max = self.max.load(Ordering::Relaxed);
+        let more = |len: usize| (len < max).then_some(len + 1);
         self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
@@ -215,13 +240,13 @@ impl Table {
     fn sweep_interval(&self) -> u64 {
         let by_slots = self.len.load(Ordering::Relaxed) / PIECE;
         let pieces = by_slots.max(self.shards.len() / SHARDS_PER_PIECE) + 1;
-        self.idle_timeout / 2 / pieces as u64
+        self.idle_timeout() / 2 / pieces as u64
     }
 
     /// Visits up to [`PIECE`] slots from the cursor on. Recycles those that have been idle for the idle timeout;
     /// and `for_room` one that is idle, for however short a time. Without `to_the_end` it stops when there is room.
     fn piece(&self, to_the_end: bool, for_room: bool) -> Piece {
-        let now = self.common.epoch.now();
+        let (now, idle_timeout) = (self.common.epoch.now(), self.idle_timeout());
         let cursor = self.cursor.load(Ordering::Relaxed);
         let (mut at, mut place) = ((cursor >> 32) as usize, cursor as u32 as usize);
         let mut piece = Piece::default();
@@ -235,7 +260,7 @@ impl Table {
                 let entry = &shard.entries[place];
                 let counts = entry.slot.counts();
                 // One that does not count would make no room.
-                let timeout = if for_room && counts && !piece.room { 0 } else { self.idle_timeout };
+                let timeout = if for_room && counts && !piece.room { 0 } else { idle_timeout };
                 if entry.is_idle(now, timeout) {
                     piece.freed += 1;
                     piece.room |= counts;
@@ -258,7 +283,7 @@ impl Table {
 
     /// Recycles all that have been idle for the idle timeout.
     pub(crate) fn retain_recent(&self) {
-        let now = self.common.epoch.now();
+        let (now, idle_timeout) = (self.common.epoch.now(), self.idle_timeout());
         for shard in &self.shards {
             let mut place = usize::MAX;
             while place > 0 {
@@ -268,7 +293,7 @@ impl Table {
                 let mut gone = Vec::new();
                 while place > stop {
                     place -= 1;
-                    if shard.entries[place].is_idle(now, self.idle_timeout) {
+                    if shard.entries[place].is_idle(now, idle_timeout) {
                         gone.push(self.take(&mut shard, place));
                     }
                 }
@@ -277,6 +302,10 @@ impl Table {
                 self.bury(gone);
             }
         }
+    }
+
+    fn idle_timeout(&self) -> u64 {
+        self.idle_timeout.load(Ordering::Relaxed)
     }
 
     /// Takes a slot out, and out of the count: under the lock, so that its name finds the room it left.
@@ -333,6 +362,22 @@ impl Table {
     /// Changes settings; the slots that are there have to be told afterwards.
     pub(crate) fn set(&self, f: impl FnOnce(&mut Settings)) {
         f(&mut self.settings.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Replaces all that is set, but for the cap; the slots that are there have to be told afterwards.
+    pub(crate) fn replace_settings(&self, config: &SlotConfig) {
+        // Made before the lock and dropped after it: there may be many.
+        let mut new = Settings::new(config);
+        self.set(|settings| {
+            settings.replace(&mut new);
+            self.has_groups.store(settings.has_groups(), Ordering::Relaxed);
+        });
+        self.max.store(config.max_slots.unwrap_or(usize::MAX), Ordering::Relaxed);
+        self.idle_timeout.store(nanos(config.idle_timeout), Ordering::Relaxed);
+        // The next piece may have been put off for longer than slots are to be kept now.
+        let next = self.common.epoch.now().plus(self.sweep_interval()).nanos();
+        let sooner = |at| (at != u64::MAX).then_some(next.min(at));
+        let _ = self.common.sweep_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sooner);
     }
 
     /// Has a slot take the limits that are set for it. They are read under the slot's lock: of two changes at

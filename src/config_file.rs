@@ -1,0 +1,369 @@
+//! The configuration from a file, in whatever format serde reads: TOML, JSON, YAML.
+//!
+//! Fields are called as the builder's methods are, and checked as they are. What is unknown or set twice is refused.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use serde_core::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Unexpected, Visitor};
+
+use crate::config::{ConfigError, SlotConfig};
+use crate::hold::Hold;
+use crate::jitter::Jitter;
+use crate::key::SlotKey;
+use crate::limits::SlotLimits;
+
+/// The fields of a slot.
+const LIMITS: [&str; 6] = ["concurrency", "delay", "jitter", "queue_capacity", "wait_timeout", "hold"];
+
+/// The other fields of a configuration.
+const ALL: [&str; 6] = ["total_concurrency", "idle_timeout", "max_slots", "overflow_slot", "slots", "groups"];
+
+/// How it is written that there is no limit.
+const UNLIMITED: &str = "unlimited";
+
+struct ConfigVisitor;
+
+/// Reads the limits of a slot, or of all slots where it has no name.
+struct LimitsSeed<'a>(Option<&'a SlotKey>);
+
+/// Reads a table by name and hands each name to a function, with what can read the value.
+struct Table<F>(F);
+
+/// A value that is written in one of several ways.
+struct Value<T>(PhantomData<T>);
+
+/// What can be read as a [`Value`].
+trait Written: Sized {
+    /// The ways it is written in.
+    const EXPECTED: &'static str;
+
+    fn number(_: f64) -> Option<Self> {
+        None
+    }
+
+    fn count(_: u64) -> Option<Self> {
+        None
+    }
+
+    fn text(text: &str) -> Option<Self>;
+}
+
+/// A number; `None` is unlimited.
+struct Count(Option<usize>);
+
+/// A time; `None` is unlimited.
+struct Time(Option<Duration>);
+
+// === impl SlotConfig, SlotLimits ===
+
+/// Fields are called as the [builder](crate::SlotConfigBuilder)'s methods are, `slots` and `groups` are tables by name,
+/// times are written with their unit as in `"200ms"` or `"1m 30s"`, and no limit is written `"unlimited"`. A field that
+/// is unknown or set twice is refused, and values are checked as [`build`](crate::SlotConfigBuilder::build) does, with
+/// the same words.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_slot::SlotConfig;
+///
+/// let config: SlotConfig = toml::from_str(r#"
+///     concurrency = 4              # or "unlimited"
+///     delay = "200ms"
+///     jitter = "50%"               # or 0.5; or "100ms", to add up to as much
+///     queue_capacity = 100         # or "unlimited"
+///     wait_timeout = "1m 30s"      # or "unlimited"
+///     hold = "body"                # or "headers"
+///     total_concurrency = 64       # or "unlimited"
+///     idle_timeout = "60s"
+///     max_slots = 10000            # or "unlimited"
+///     overflow_slot = "rest"
+///
+///     [slots]
+///     "api.test" = { delay = "50ms", concurrency = 2 }
+///     "*.slow.test" = { delay = "5s" }
+///
+///     [groups]
+///     cdn = ["*.cdn.test", "img.test"]
+/// "#)?;
+/// let refused = toml::from_str::<SlotConfig>("dealy = \"1s\"").unwrap_err();
+/// assert_eq!(refused.message(), "all slots: unknown field \"dealy\", did you mean \"delay\"?");
+/// # Ok(()) }
+/// ```
+#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+impl<'de> Deserialize<'de> for SlotConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ConfigVisitor)
+    }
+}
+
+/// The fields of one slot in a [`SlotConfig`]. Values are checked when the limits come into use.
+#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+impl<'de> Deserialize<'de> for SlotLimits {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        LimitsSeed(None).deserialize(deserializer)
+    }
+}
+
+// === impl ConfigVisitor ===
+
+impl<'de> Visitor<'de> for ConfigVisitor {
+    type Value = SlotConfig;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a configuration of slots")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SlotConfig, A::Error> {
+        let (mut config, mut limits) = (SlotConfig::builder(), SlotLimits::new());
+        let mut seen = BTreeSet::new();
+        while let Some(field) = map.next_key::<String>()? {
+            let field = known(None, &field, LIMITS.into_iter().chain(ALL), &mut seen)?;
+            config = match field {
+                "total_concurrency" => match value(&mut map, None, field)? {
+                    Count(Some(n)) => config.total_concurrency(n),
+                    Count(None) => config.unlimited_total(),
+                },
+                "max_slots" => match value(&mut map, None, field)? {
+                    Count(Some(n)) => config.max_slots(n),
+                    Count(None) => config.unlimited_slots(),
+                },
+                "idle_timeout" => config.idle_timeout(value(&mut map, None, field)?),
+                "overflow_slot" => config.overflow_slot(map.next_value::<String>()?),
+                "slots" => {
+                    let mut slots = Vec::new();
+                    map.next_value_seed(Table(&mut slots))?;
+                    slots.into_iter().fold(config, |config, (name, limits)| config.slot(name, limits))
+                }
+                "groups" => {
+                    let mut groups: Vec<(SlotKey, Vec<String>)> = Vec::new();
+                    map.next_value_seed(Table(&mut groups))?;
+                    groups.into_iter().fold(config, |config, (name, hosts)| config.group(name, hosts))
+                }
+                field => {
+                    limit(&mut limits, &mut map, None, field)?;
+                    config
+                }
+            };
+        }
+        config.defaults(&limits).build().map_err(A::Error::custom)
+    }
+}
+
+// === impl LimitsSeed ===
+
+impl<'de> DeserializeSeed<'de> for LimitsSeed<'_> {
+    type Value = SlotLimits;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<SlotLimits, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for LimitsSeed<'_> {
+    type Value = SlotLimits;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the limits of a slot")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SlotLimits, A::Error> {
+        let mut limits = SlotLimits::new();
+        let mut seen = BTreeSet::new();
+        while let Some(field) = map.next_key::<String>()? {
+            let field = known(self.0, &field, LIMITS, &mut seen)?;
+            limit(&mut limits, &mut map, self.0, field)?;
+        }
+        Ok(limits)
+    }
+}
+
+/// Reads the value of one of [`LIMITS`].
+fn limit<'de, A: MapAccess<'de>>(
+    limits: &mut SlotLimits,
+    map: &mut A,
+    slot: Option<&SlotKey>,
+    field: &'static str,
+) -> Result<(), A::Error> {
+    match field {
+        "concurrency" => limits.concurrency = Some(value::<Count, A>(map, slot, field)?.0),
+        "queue_capacity" => limits.queue_capacity = Some(value::<Count, A>(map, slot, field)?.0),
+        "wait_timeout" => limits.wait_timeout = Some(value::<Time, A>(map, slot, field)?.0),
+        "delay" => limits.delay = Some(value(map, slot, field)?),
+        "jitter" => limits.jitter = Some(value(map, slot, field)?),
+        _ => limits.hold = Some(value(map, slot, field)?),
+    }
+    Ok(())
+}
+
+// === impl Table ===
+
+/// What a table's values are read with.
+trait Row: Sized {
+    fn read<'de, A: MapAccess<'de>>(map: &mut A, name: &SlotKey) -> Result<Self, A::Error>;
+}
+
+impl Row for SlotLimits {
+    fn read<'de, A: MapAccess<'de>>(map: &mut A, name: &SlotKey) -> Result<Self, A::Error> {
+        map.next_value_seed(LimitsSeed(Some(name)))
+    }
+}
+
+impl Row for Vec<String> {
+    fn read<'de, A: MapAccess<'de>>(map: &mut A, _: &SlotKey) -> Result<Self, A::Error> {
+        map.next_value()
+    }
+}
+
+impl<'de, T: Row> DeserializeSeed<'de> for Table<&mut Vec<(SlotKey, T)>> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de, T: Row> Visitor<'de> for Table<&mut Vec<(SlotKey, T)>> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table by name")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut seen = BTreeSet::new();
+        while let Some(name) = map.next_key::<String>()? {
+            let name = SlotKey::from(name);
+            if !seen.insert(name.clone()) {
+                return Err(A::Error::custom(format_args!("{name:?} is set twice")));
+            }
+            let row = T::read(&mut map, &name)?;
+            self.0.push((name, row));
+        }
+        Ok(())
+    }
+}
+
+// === impl Value ===
+
+/// Reads the value of a field, and has an error say of which.
+fn value<'de, T: Written, A: MapAccess<'de>>(
+    map: &mut A,
+    slot: Option<&SlotKey>,
+    field: &'static str,
+) -> Result<T, A::Error> {
+    let value = map.next_value_seed(Value(PhantomData));
+    value.map_err(|error| A::Error::custom(ConfigError::new(slot, field, error.to_string())))
+}
+
+impl<'de, T: Written> DeserializeSeed<'de> for Value<T> {
+    type Value = T;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<T: Written> Visitor<'_> for Value<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(T::EXPECTED)
+    }
+
+    fn visit_u64<E: Error>(self, n: u64) -> Result<T, E> {
+        let value = T::count(n).or_else(|| T::number(n as f64));
+        value.ok_or_else(|| E::invalid_type(Unexpected::Unsigned(n), &self))
+    }
+
+    fn visit_i64<E: Error>(self, n: i64) -> Result<T, E> {
+        let value = u64::try_from(n).ok().and_then(T::count).or_else(|| T::number(n as f64));
+        value.ok_or_else(|| E::invalid_value(Unexpected::Signed(n), &self))
+    }
+
+    fn visit_f64<E: Error>(self, n: f64) -> Result<T, E> {
+        T::number(n).ok_or_else(|| E::invalid_type(Unexpected::Float(n), &self))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        T::text(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
+}
+
+impl Written for Count {
+    const EXPECTED: &'static str = "a whole number, or \"unlimited\"";
+
+    fn count(n: u64) -> Option<Self> {
+        usize::try_from(n).ok().map(|n| Self(Some(n)))
+    }
+
+    fn text(text: &str) -> Option<Self> {
+        (text == UNLIMITED).then_some(Self(None))
+    }
+}
+
+impl Written for Time {
+    const EXPECTED: &'static str = "a time with its unit such as \"200ms\" or \"1m 30s\", or \"unlimited\"";
+
+    fn text(text: &str) -> Option<Self> {
+        if text == UNLIMITED { Some(Self(None)) } else { Duration::text(text).map(|time| Self(Some(time))) }
+    }
+}
+
+impl Written for Duration {
+    const EXPECTED: &'static str = "a time with its unit such as \"200ms\" or \"1m 30s\"";
+
+    fn text(text: &str) -> Option<Self> {
+        humantime::parse_duration(text).ok()
+    }
+}
+
+impl Written for Jitter {
+    const EXPECTED: &'static str = "a share of the delay such as 0.5 or \"50%\", or a time such as \"100ms\"";
+
+    fn number(ratio: f64) -> Option<Self> {
+        Some(Self::ratio(ratio))
+    }
+
+    fn text(text: &str) -> Option<Self> {
+        match text.strip_suffix('%') {
+            Some(percent) => percent.trim().parse::<f64>().ok().map(|percent| Self::ratio(percent / 100.0)),
+            None => Duration::text(text).map(Self::up_to),
+        }
+    }
+}
+
+impl Written for Hold {
+    const EXPECTED: &'static str = "\"body\" or \"headers\"";
+
+    fn text(text: &str) -> Option<Self> {
+        match text {
+            "body" => Some(Self::Body),
+            "headers" => Some(Self::Headers),
+            _ => None,
+        }
+    }
+}
+
+// --- fields
+
+/// The known field of that name, if it is one and comes for the first time.
+fn known<E: Error>(
+    slot: Option<&SlotKey>,
+    field: &str,
+    known: impl IntoIterator<Item = &'static str>,
+    seen: &mut BTreeSet<&'static str>,
+) -> Result<&'static str, E> {
+    let whose = || slot.map_or("all slots".to_owned(), |slot| format!("slot {slot:?}"));
+    let nearest = known.into_iter().min_by_key(|known| strsim::damerau_levenshtein(known, field));
+    let known = nearest.unwrap_or_default();
+    if known != field {
+        let whose = whose();
+        return Err(E::custom(format_args!("{whose}: unknown field {field:?}, did you mean {known:?}?")));
+    }
+    if !seen.insert(known) {
+        return Err(E::custom(format_args!("{}: {field} is set twice", whose())));
+    }
+    Ok(known)
+}
