@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
-use tower_slot::{Acquire, SlotConfigBuilder, Slots};
+use tokio_test::task::Spawn;
+use tower_slot::{Acquire, SlotConfig, SlotConfigBuilder, SlotLimits, SlotPermit, Slots};
 
 pub(crate) fn slots(config: SlotConfigBuilder) -> Slots {
     Slots::new(config.build().unwrap())
@@ -28,10 +29,24 @@ pub(crate) const fn millis(n: u64) -> Duration {
 }
 
 /// A waiter of the slot `key` that has taken its place in the queue.
-pub(crate) fn queued(slots: &Slots, key: &str) -> tokio_test::task::Spawn<Acquire> {
+pub(crate) fn queued(slots: &Slots, key: &str) -> Spawn<Acquire> {
     let mut waiter = tokio_test::task::spawn(slots.acquire(key));
     tokio_test::assert_pending!(waiter.poll());
     waiter
+}
+
+/// Slots of which `n` permits are out in all; those are returned, all of slot "x".
+pub(crate) fn taken(n: usize) -> (Slots, Vec<SlotPermit>) {
+    let slots = slots(
+        SlotConfig::builder().total_concurrency(n).slot("x", SlotLimits::new().unlimited_concurrency()),
+    );
+    let permits = (0..n).map(|_| slots.try_acquire("x").unwrap()).collect();
+    (slots, permits)
+}
+
+/// Which of them were woken.
+pub(crate) fn woken<const N: usize>(waiters: [&Spawn<Acquire>; N]) -> [bool; N] {
+    waiters.map(Spawn::is_woken)
 }
 
 /// How many wait in the slot `key`.
