@@ -28,7 +28,7 @@ use tower_http::cors::CorsLayer;
 use tower_http::timeout::TimeoutLayer;
 use tower_http::validate_request::ValidateRequestHeaderLayer;
 use tower_slot::{
-    BoxError, RejectWith, SlotConfig, SlotConfigBuilder, SlotError, SlotKey, SlotLayer, SlotLimits, Slots,
+    BoxError, PeerKey, RejectWith, SlotConfig, SlotConfigBuilder, SlotError, SlotKey, SlotLayer, SlotLimits,
     service_unavailable, too_many_requests,
 };
 
@@ -80,6 +80,10 @@ async fn refused(client: &Client, request: Request<Full<Bytes>>) -> (u16, String
 
 type OneLimit = SlotLayer<fn(&Request<Body>) -> SlotKey, RejectWith<fn(SlotError) -> Response<Body>>>;
 
+fn one(_: &Request<Body>) -> SlotKey {
+    SlotKey::from("one")
+}
+
 /// S2, case 39.
 #[tokio::test]
 async fn three_routes_and_twenty_connections_share_one_limit() {
@@ -100,9 +104,8 @@ async fn three_routes_and_twenty_connections_share_one_limit() {
                 async { Body::new(Page::sized().pause(Duration::from_millis(5)).data("fine").of(exchange)) }
             });
             let config = SlotConfig::builder().concurrency(3).build().unwrap();
-            let layer: OneLimit = SlotLayer::new(config)
-                .key_extractor((|_| SlotKey::from("one")) as _)
-                .reject_with(too_many_requests as _);
+            let layer: OneLimit =
+                SlotLayer::new(config).key_extractor(one as _).reject_with(too_many_requests as _);
             let slots = layer.slots().clone();
 
             let server = Server::start(wire, place(page, layer)).await;
@@ -128,11 +131,6 @@ fn tenant(request: &Request<Body>) -> SlotKey {
     SlotKey::from(tenant.unwrap_or("nobody"))
 }
 
-fn peer(request: &Request<Body>) -> SlotKey {
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-    SlotKey::from(peer.map_or("nobody".to_owned(), |ConnectInfo(peer)| peer.ip().to_string()))
-}
-
 /// K1, S3: each of two who hold their slot is refused another request there; neither stands in the other's way.
 #[tokio::test]
 async fn a_slot_is_a_tenants_or_a_hosts_or_a_peers() -> TestResult {
@@ -142,6 +140,7 @@ async fn a_slot_is_a_tenants_or_a_hosts_or_a_peers() -> TestResult {
     };
     let (opens, gate) = Gate::new();
     let routes = || Router::new().route("/", get(Gate::page)).with_state(gate.clone());
+    let peer = PeerKey::new(|peer: &ConnectInfo<SocketAddr>| peer.0);
 
     for wire in Wire::PLAIN {
         let (by_tenant, by_host, by_peer) = (two(), two(), two());
@@ -162,7 +161,7 @@ async fn a_slot_is_a_tenants_or_a_hosts_or_a_peers() -> TestResult {
                 by_peer.slots().clone(),
                 "127.0.0.2",
                 "127.0.0.3",
-                routes().layer(by_peer.key_extractor(peer).reject_with(too_many_requests)),
+                routes().layer(by_peer.key_extractor(peer.clone()).reject_with(too_many_requests)),
             ),
         ];
         for (slots, first, second, app) in apps {
