@@ -3,31 +3,26 @@
 
 use std::time::Duration;
 
-use axum::{Router, body::Body, routing::get};
+use axum::{Router, routing::get};
 use bytes::Bytes;
 use futures_util::future::join_all;
-use http::{Request, header};
+use http::{HeaderName, Request, header};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::{net::TcpListener, sync::oneshot, time::sleep};
-use tower_slot::{BoxError, SlotConfig, SlotKey, SlotLayer, SlotLimits, too_many_requests};
-
-fn tenant(request: &Request<Body>) -> SlotKey {
-    let tenant = request.headers().get("x-tenant").and_then(|tenant| tenant.to_str().ok());
-    SlotKey::from(tenant.unwrap_or("nobody"))
-}
+use tower_slot::{BoxError, HeaderKey, SlotConfig, SlotLayer, SlotLimits, too_many_requests};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), BoxError> {
-    let config = SlotConfig::builder()
+    let config = SlotConfig::server() // whoever makes up tenants does not fill the memory
         .concurrency(1)
         .queue_capacity(1)
         .slot("large", SlotLimits::new().concurrency(4))
         .slot("steady", SlotLimits::new().queue_capacity(0).delay(Duration::from_millis(1_500)))
-        .max_slots(1_000) // whoever makes up tenants does not fill the memory
         .build()?;
     // No `HandleErrorLayer`: the error type stays `Infallible`.
+    let tenant = HeaderKey::new(HeaderName::from_static("x-tenant"));
     let layer = SlotLayer::new(config).key_extractor(tenant).reject_with(too_many_requests);
     let slots = layer.slots().clone();
     let work = async || {

@@ -46,10 +46,15 @@
 //! | layer | outside | inside |
 //! |---|---|---|
 //! | timeout | counts the wait; a request that times out leaves the queue | counts from the start |
-//! | retry | each attempt takes the slot anew, at its pace | all attempts share one permit |
+//! | retry | each attempt takes the slot anew, at its pace; the back-off holds no permit | all attempts share one permit |
 //! | redirect | each hop goes through its own slot | all hops are one request of the first slot |
 //! | `LoadShed`, `Buffer`, `Balance` | see no back-pressure: the layer is always ready. Bound the queue with [`queue_capacity`](SlotLimits::queue_capacity) | shed or wait after the start |
-//! | decompression, trace, headers | see the body after the permit was given back or not, no matter | the same |
+//! | `ConcurrencyLimit` | counts those who wait, so one slot can use it up: see [`total_concurrency`](SlotConfigBuilder::total_concurrency) | waits after the start |
+//! | decompression | the permit is back when the packed body has been read | when the unpacked one has |
+//! | trace, headers | see the wait | begin at the start |
+//!
+//! The module [`placement`] goes through every order, says what the slot counts in each, and how the layer stands on
+//! servers of axum and tonic.
 //!
 //! # What to know
 //!
@@ -119,6 +124,8 @@ mod upgrade;
 
 pub mod body;
 pub mod future;
+#[cfg(any(doc, doctest))]
+pub mod placement;
 pub mod telemetry;
 
 pub use self::config::{ConfigError, SlotConfig, SlotConfigBuilder};

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::{Either, join_all};
+use futures_util::future::join_all;
 use http::{Request, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -572,36 +572,5 @@ async fn each_hop_goes_through_the_slot_of_its_own_host_or_of_the_key_that_came_
             assert!(slots.iter().all(|slot| slot.in_flight == 0));
         }
     }
-    Ok(())
-}
-
-/// S4, Q1, case 37: to the millisecond, so without sockets.
-#[tokio::test(start_paused = true)]
-async fn a_timeout_counts_the_wait_outside_and_not_inside() -> TestResult {
-    let second = Duration::from_secs(1);
-    let inner = service_fn(async |request: Request<u64>| {
-        sleep(Duration::from_secs(*request.body())).await;
-        Ok::<_, BoxError>(Response::new(String::new()))
-    });
-    let began = Instant::now();
-    let layer = layer(SlotConfig::builder().concurrency(1));
-    let timeout = TimeoutLayer::new(3 * second);
-    let bare = layer.layer(inner);
-    let outside = timeout.layer(layer.layer(inner));
-    let inside = layer.layer(timeout.layer(inner));
-    let lasting = |seconds| Request::get("http://a.test/").body(seconds).unwrap();
-    let at = async |sent: Either<_, _>| {
-        let result: Result<Response<_>, BoxError> = sent.await;
-        (result.is_ok(), began.elapsed().as_millis())
-    };
-    let all = tokio::join!(
-        at(Either::Left(bare.oneshot(lasting(10)))),
-        at(Either::Right(Either::Left(outside.oneshot(lasting(1))))),
-        at(Either::Right(Either::Right(inside.clone().oneshot(lasting(2))))),
-        at(Either::Right(Either::Right(inside.oneshot(lasting(4))))),
-    );
-    assert_eq!(all, ((true, 10_000), (false, 3_000), (true, 12_000), (false, 15_000)));
-    assert_eq!(net::stats(layer.slots(), "a.test").counts.gone, 1);
-    assert_free(layer.slots(), "a.test", 1);
     Ok(())
 }
