@@ -80,6 +80,9 @@ async fn refused(client: &Client, request: Request<Full<Bytes>>) -> (u16, String
 
 type OneLimit = SlotLayer<fn(&Request<Body>) -> SlotKey, RejectWith<fn(SlotError) -> Response<Body>>>;
 
+/// Puts the layer somewhere.
+type Place<'a> = &'a dyn Fn(MethodRouter, OneLimit) -> Router;
+
 fn one(_: &Request<Body>) -> SlotKey {
     SlotKey::from("one")
 }
@@ -90,7 +93,7 @@ async fn three_routes_and_twenty_connections_share_one_limit() {
     let routes = |page: MethodRouter| {
         Router::new().route("/a", page.clone()).route("/b", page.clone()).route("/c", page)
     };
-    let placed: [(&str, &dyn Fn(MethodRouter, OneLimit) -> Router); 3] = [
+    let placed: [(&str, Place<'_>); 3] = [
         ("Router::layer", &|page, layer| routes(page).layer(layer)),
         ("Router::route_layer", &|page, layer| routes(page).route_layer(layer)),
         ("MethodRouter::layer", &|page, layer| routes(page.layer(layer))),
@@ -198,8 +201,11 @@ async fn a_slot_is_a_tenants_or_a_hosts_or_a_peers() -> TestResult {
 
 // --- refusals
 
-/// What makes a server with one slot full refuse a second request: the config, and what happens before.
-fn refusals() -> Vec<(&'static str, SlotConfigBuilder, [(u16, &'static str); 2])> {
+/// A status and a `Retry-After`.
+type Refusal = (u16, &'static str);
+
+/// Why a server with a request in flight refuses a second one, and how either responder says so.
+fn refusals() -> Vec<(&'static str, SlotConfigBuilder, [Refusal; 2])> {
     let config = || SlotConfig::builder().concurrency(1).queue_capacity(0);
     let long = Duration::from_millis(1_500);
     vec![

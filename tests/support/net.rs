@@ -489,7 +489,8 @@ impl Exchanges {
     pub fn begin(&self, id: u64) -> Exchange {
         let mut table = self.0.lock().unwrap();
         table.served += 1;
-        if !table.is_open.contains_key(&id) {
+        let is_new = !table.is_open.contains_key(&id);
+        if is_new {
             table.is_open.insert(id, true);
             table.open += 1;
             table.peak = table.peak.max(table.open);
