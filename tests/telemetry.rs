@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use metrics::with_local_recorder;
@@ -25,7 +25,7 @@ struct Line(String);
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        write!(self.0, " {field}={value:?}").unwrap();
+        let _ = write!(self.0, " {field}={value:?}");
     }
 }
 
@@ -41,7 +41,7 @@ impl tracing::Subscriber for Log {
     fn event(&self, event: &tracing::Event<'_>) {
         let mut line = Line(event.metadata().level().to_string());
         event.record(&mut line);
-        self.0.lock().unwrap().push(line.0);
+        self.lines().push(line.0);
     }
     fn enter(&self, _: &span::Id) {}
     fn exit(&self, _: &span::Id) {}
@@ -49,7 +49,11 @@ impl tracing::Subscriber for Log {
 
 impl Log {
     fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().unwrap())
+        std::mem::take(&mut self.lines())
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Weak, mpsc};
 use std::time::Duration;
 
 use super::super::sync::MutexGuard;
+use super::super::tick::Tick;
 use super::*;
 
 const MANY: usize = 3_000;
