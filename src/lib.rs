@@ -1,4 +1,3 @@
-#![cfg_attr(docsrs, feature(doc_cfg))]
 //! A tower middleware for HTTP: every request goes through a named *slot*, a lane with its own concurrency, its
 //! own pace and its own queue, and keeps its place there until the response **body** has ended.
 //!
@@ -94,10 +93,16 @@
 //! | `resolve` | `PerIp`: a slot per address of the host, by the system's resolver or one of your own |
 //! | `hickory` | `HickoryResolver`: the same by hickory-resolver. It needs Rust 1.88, more than the rest |
 //! | `serde` | [`SlotConfig`] from a file in TOML, JSON or YAML |
+//! | `reqwest` | `ReqwestService`: a `reqwest::Client` as the inner service, its responses kept whole. None of reqwest's own features are turned on: TLS and HTTP/2 are yours to choose |
+//! | `reqwest-middleware` | `SlotMiddleware` for clients built with reqwest-middleware; turns `reqwest` on |
 //! | `proxy` | `ProxyIdentity`: keys of proxies and their accounts, without secrets |
 //! | `tracing` | events per request, and warnings; see [`telemetry`] |
 //! | `metrics` | counters, histograms and gauges through the `metrics` facade; see [`telemetry`] |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(feature = "reqwest-middleware")]
+mod ahead;
 mod config;
 #[cfg(feature = "serde")]
 mod config_file;
@@ -126,6 +131,12 @@ pub mod body;
 pub mod future;
 #[cfg(any(doc, doctest))]
 pub mod placement;
+#[cfg(feature = "reqwest")]
+#[cfg_attr(docsrs, doc(cfg(feature = "reqwest")))]
+pub mod reqwest;
+#[cfg(feature = "reqwest-middleware")]
+#[cfg_attr(docsrs, doc(cfg(feature = "reqwest-middleware")))]
+pub mod reqwest_middleware;
 pub mod telemetry;
 
 pub use self::config::{ConfigError, SlotConfig, SlotConfigBuilder};
