@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
-use tokio::time::{Instant, advance};
+use tokio::time::{Instant, advance, timeout};
 use tokio_test::task::{Spawn, spawn};
 use tokio_test::{assert_pending, assert_ready, assert_ready_err};
 use tower::{Layer, ServiceExt, service_fn};
@@ -223,36 +223,35 @@ async fn drained_wakes_whoever_polled_it_last() {
 // V3, on real threads
 #[test]
 fn whoever_comes_while_the_slots_are_closed_starts_before_or_is_refused() {
+    // Fails instead of hanging when a wakeup is lost.
+    let soon = Duration::from_secs(20);
     for round in 0..60_u64 {
         let slots = slots(SlotConfig::builder().concurrency(2).total_concurrency(3));
         let threads: Vec<_> = (0..4)
             .map(|thread| {
                 let slots = slots.clone();
                 std::thread::spawn(move || {
-                    let mut seen = 0_u64;
-                    for n in 0.. {
-                        // Old slots and new ones.
-                        let key = if n % 2 == 0 { "a".to_owned() } else { format!("{thread}-{n}") };
-                        let wait = tokio_test::block_on(slots.acquire(key));
-                        match wait {
-                            Ok(permit) => drop(permit),
-                            Err(error) if error.kind() == SlotErrorKind::Closed => {
-                                seen += 1;
-                                break;
+                    tokio_test::block_on(async {
+                        for n in 0.. {
+                            // Old slots and new ones.
+                            let key = if n % 2 == 0 { "a".to_owned() } else { format!("{thread}-{n}") };
+                            match timeout(soon, slots.acquire(key)).await.unwrap() {
+                                Ok(permit) => drop(permit),
+                                Err(error) => return error.kind(),
                             }
-                            Err(error) => panic!("{error}"),
                         }
-                    }
-                    seen
+                        unreachable!()
+                    })
                 })
             })
             .collect();
         std::thread::sleep(Duration::from_micros(50 * (round % 10)));
         slots.close();
-        tokio_test::block_on(slots.drained());
+        tokio_test::block_on(async { timeout(soon, slots.drained()).await }).unwrap();
         let snapshot = slots.snapshot();
         assert!(snapshot.slots.iter().all(|slot| slot.in_flight == 0));
-        assert_eq!(threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>(), 4);
         assert_eq!(snapshot.total.in_flight, 0);
+        let ends: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        assert_eq!(ends, [SlotErrorKind::Closed; 4]);
     }
 }

@@ -290,20 +290,25 @@ async fn a_first_waiter_that_was_woken_and_is_not_polled_shows_as_stalled() {
 // V1, Q6
 #[tokio::test(start_paused = true)]
 async fn a_first_waiter_whose_timeout_is_past_shows_as_stalled() {
-    let slots = slots(SlotConfig::builder().concurrency(1).wait_timeout(ms(100)));
-    let permit = slots.try_acquire("a").unwrap();
-    let mut first = waiter(&slots, "a");
-    advance(ms(60)).await;
-    let second = waiter(&slots, "a");
-    advance(ms(39)).await;
-    assert_eq!(stats(&slots, "a").stalled, None);
-    advance(ms(21)).await;
-    assert!(first.is_woken());
-    assert_eq!(stats(&slots, "a").stalled, Some(ms(20)), "its timer woke it");
-    // The one behind it was not woken while it was second.
-    assert_eq!(assert_ready_err!(first.poll()).kind(), SlotErrorKind::WaitTimeout);
-    assert_eq!(stats(&slots, "a").stalled, None);
-    drop((second, permit));
+    for polled_again in [false, true] {
+        let slots = slots(SlotConfig::builder().concurrency(1).wait_timeout(ms(100)));
+        let permit = slots.try_acquire("a").unwrap();
+        let mut first = waiter(&slots, "a");
+        advance(ms(60)).await;
+        let second = waiter(&slots, "a");
+        if polled_again {
+            assert_pending!(first.poll());
+        }
+        advance(ms(39)).await;
+        assert_eq!(stats(&slots, "a").stalled, None);
+        advance(ms(21)).await;
+        assert!(first.is_woken());
+        assert_eq!(stats(&slots, "a").stalled, Some(ms(20)), "its timer woke it");
+        // The one behind it was not woken while it was second.
+        assert_eq!(assert_ready_err!(first.poll()).kind(), SlotErrorKind::WaitTimeout);
+        assert_eq!(stats(&slots, "a").stalled, None);
+        drop((second, permit));
+    }
 }
 
 // --- snapshot
