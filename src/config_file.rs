@@ -32,8 +32,13 @@ struct LimitsSeed<'a>(Option<&'a SlotKey>);
 /// Reads a table by name and hands each name to a function, with what can read the value.
 struct Table<F>(F);
 
-/// A value that is written in one of several ways.
-struct Value<T>(PhantomData<T>);
+/// Reads the value of a field, which may be written in several ways. What is wrong with it is told with the slot and
+/// the field.
+struct Value<'a, T> {
+    slot: Option<&'a SlotKey>,
+    field: &'static str,
+    value: PhantomData<T>,
+}
 
 /// What can be read as a [`Value`].
 trait Written: Sized {
@@ -247,17 +252,22 @@ impl<'de, T: Row> Visitor<'de> for Table<&mut Vec<(SlotKey, T)>> {
 
 // === impl Value ===
 
-/// Reads the value of a field, and has an error say of which.
 fn value<'de, T: Written, A: MapAccess<'de>>(
     map: &mut A,
     slot: Option<&SlotKey>,
     field: &'static str,
 ) -> Result<T, A::Error> {
-    let value = map.next_value_seed(Value(PhantomData));
-    value.map_err(|error| A::Error::custom(ConfigError::new(slot, field, error.to_string())))
+    map.next_value_seed(Value { slot, field, value: PhantomData })
 }
 
-impl<'de, T: Written> DeserializeSeed<'de> for Value<T> {
+impl<T: Written> Value<'_, T> {
+    fn or_wrong<E: Error>(&self, value: Option<T>, found: Unexpected<'_>) -> Result<T, E> {
+        let problem = || format!("found {found}, expected {}", T::EXPECTED);
+        value.ok_or_else(|| E::custom(ConfigError::new(self.slot, self.field, problem())))
+    }
+}
+
+impl<'de, T: Written> DeserializeSeed<'de> for Value<'_, T> {
     type Value = T;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
@@ -265,7 +275,7 @@ impl<'de, T: Written> DeserializeSeed<'de> for Value<T> {
     }
 }
 
-impl<T: Written> Visitor<'_> for Value<T> {
+impl<T: Written> Visitor<'_> for Value<'_, T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -273,21 +283,30 @@ impl<T: Written> Visitor<'_> for Value<T> {
     }
 
     fn visit_u64<E: Error>(self, n: u64) -> Result<T, E> {
-        let value = T::count(n).or_else(|| T::number(n as f64));
-        value.ok_or_else(|| E::invalid_type(Unexpected::Unsigned(n), &self))
+        self.or_wrong(T::count(n).or_else(|| T::number(n as f64)), Unexpected::Unsigned(n))
     }
 
     fn visit_i64<E: Error>(self, n: i64) -> Result<T, E> {
-        let value = u64::try_from(n).ok().and_then(T::count).or_else(|| T::number(n as f64));
-        value.ok_or_else(|| E::invalid_value(Unexpected::Signed(n), &self))
+        match u64::try_from(n) {
+            Ok(n) => self.visit_u64(n),
+            Err(_) => self.or_wrong(T::number(n as f64), Unexpected::Signed(n)),
+        }
     }
 
     fn visit_f64<E: Error>(self, n: f64) -> Result<T, E> {
-        T::number(n).ok_or_else(|| E::invalid_type(Unexpected::Float(n), &self))
+        self.or_wrong(T::number(n), Unexpected::Float(n))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
-        T::text(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+        self.or_wrong(T::text(text), Unexpected::Str(text))
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<T, E> {
+        self.or_wrong(None, Unexpected::Bool(value))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<T, E> {
+        self.or_wrong(None, Unexpected::Unit)
     }
 }
 
@@ -356,7 +375,9 @@ fn known<E: Error>(
     seen: &mut BTreeSet<&'static str>,
 ) -> Result<&'static str, E> {
     let whose = || slot.map_or("all slots".to_owned(), |slot| format!("slot {slot:?}"));
-    let nearest = known.into_iter().min_by_key(|known| strsim::damerau_levenshtein(known, field));
+    // Only what is the same is as near as 1.
+    let nearness = |known: &&str| strsim::jaro_winkler(known, field);
+    let nearest = known.into_iter().max_by(|a, b| nearness(a).total_cmp(&nearness(b)));
     let known = nearest.unwrap_or_default();
     if known != field {
         let whose = whose();

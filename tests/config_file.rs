@@ -147,13 +147,13 @@ fn a_time_too_long_is_refused_or_capped() {
     }
     let expected = "expected a time with its unit such as \"200ms\" or \"1m 30s\"";
     for (value, seen) in [
-        ("1e18", "invalid type: floating point `1e18`"),
-        ("1e18s", ""),
-        ("18446744073709551616s", "invalid value: string \"18446744073709551616s\""),
-        ("18446744073709551615years", "invalid value: string \"18446744073709551615years\""),
-        ("-1s", "invalid value: string \"-1s\""),
-        ("unlimited", "invalid value: string \"unlimited\""),
-        ("200", "invalid type: integer `200`"),
+        ("1e18", "found floating point `1000000000000000000.0`"),
+        ("1e18s", "found string \"1e18s\""),
+        ("18446744073709551616s", "found string \"18446744073709551616s\""),
+        ("18446744073709551615years", "found string \"18446744073709551615years\""),
+        ("-1s", "found string \"-1s\""),
+        ("unlimited", "found string \"unlimited\""),
+        ("200", "found integer `200`"),
     ] {
         let quoted = if value.parse::<f64>().is_ok() { value.to_owned() } else { format!("\"{value}\"") };
         let error = json(&format!("{{\"delay\": {quoted}}}")).unwrap_err();
@@ -169,12 +169,12 @@ fn an_unknown_field_is_refused_with_the_nearest_known_one() {
         ("Delay = \"1s\"", "all slots: unknown field \"Delay\", did you mean \"delay\"?"),
         ("slot = {}", "all slots: unknown field \"slot\", did you mean \"slots\"?"),
         ("max_slot = 1", "all slots: unknown field \"max_slot\", did you mean \"max_slots\"?"),
-        ("total = 1", "all slots: unknown field \"total\", did you mean \"slots\"?"),
+        ("total = 1", "all slots: unknown field \"total\", did you mean \"total_concurrency\"?"),
         (
             "slots.\"a.test\".concurency = 1",
             "slot \"a.test\": unknown field \"concurency\", did you mean \"concurrency\"?",
         ),
-        ("slots.a.max_slots = 1", "slot \"a\": unknown field \"max_slots\", did you mean \"jitter\"?"),
+        ("slots.a.max_slots = 1", "slot \"a\": unknown field \"max_slots\", did you mean \"wait_timeout\"?"),
     ] {
         assert_eq!(toml(text).unwrap_err(), expected);
     }
@@ -205,18 +205,15 @@ fn a_value_that_cannot_be_is_refused_with_the_words_of_the_code() {
     }
     let of_count = "expected a whole number, or \"unlimited\"";
     for (text, expected) in [
-        ("concurrency = -1", format!("all slots: concurrency: invalid value: integer `-1`, {of_count}")),
-        (
-            "concurrency = 1.5",
-            format!("all slots: concurrency: invalid type: floating point `1.5`, {of_count}"),
-        ),
+        ("concurrency = -1", format!("all slots: concurrency: found integer `-1`, {of_count}")),
+        ("concurrency = 1.5", format!("all slots: concurrency: found floating point `1.5`, {of_count}")),
         (
             "slots.a.queue_capacity = \"many\"",
-            format!("slot \"a\": queue_capacity: invalid value: string \"many\", {of_count}"),
+            format!("slot \"a\": queue_capacity: found string \"many\", {of_count}"),
         ),
         (
             "hold = \"head\"",
-            "all slots: hold: invalid value: string \"head\", expected \"body\" or \"headers\"".to_owned(),
+            "all slots: hold: found string \"head\", expected \"body\" or \"headers\"".to_owned(),
         ),
     ] {
         assert_eq!(toml(text).unwrap_err(), expected);
@@ -254,5 +251,5 @@ fn a_file_can_be_reloaded() {
     let _held = slots.try_acquire("a").unwrap();
     assert_eq!(slots.try_acquire("a").unwrap_err().kind(), SlotErrorKind::QueueFull);
     slots.reload(toml("concurrency = 2").unwrap());
-    slots.try_acquire("a").unwrap();
+    drop(slots.try_acquire("a").unwrap());
 }

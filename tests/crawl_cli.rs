@@ -265,3 +265,31 @@ fn help_tells_the_rule_for_standard_input() -> TestResult {
     assert!(String::from_utf8(output.stdout)?.contains("Standard input is read only where `-` stands"));
     Ok(())
 }
+
+#[test]
+fn limits_and_groups_come_from_a_file() -> TestResult {
+    let server = Server::start()?;
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("crawl.toml");
+    let path = file.to_str().ok_or("no text")?;
+    let url = server.url("127.0.0.1", "page");
+    std::fs::write(&file, "delay = \"10ms\"\n[groups]\nlocal = [\"127.0.0.1\"]\n")?;
+    let output = run(&["--config", path, "--json", &url])?;
+    if !cfg!(feature = "serde") {
+        assert!(String::from_utf8(output.stderr)?.contains("--features serde"));
+        return Ok(());
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\"slot\":\"local\""), "{output:?}");
+    std::fs::write(&file, "concurrency = 2\ndealy = \"10ms\"\n")?;
+    for (args, told) in [
+        (vec!["--config", path, &url], "line 2: all slots: unknown field \"dealy\", did you mean \"delay\"?"),
+        (vec!["--config", "/nowhere.toml", &url], "/nowhere.toml"),
+        (vec!["--config", path, "--delay", "1s", &url], "--delay"),
+    ] {
+        let output = run(&args)?;
+        let stderr = String::from_utf8(output.stderr)?;
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+        assert!(stderr.contains(told), "{args:?}: {stderr}");
+    }
+    Ok(())
+}

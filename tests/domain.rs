@@ -66,7 +66,7 @@ fn an_explicit_key_is_taken_as_it_is() {
 proptest! {
     // K2
     #[test]
-    fn a_domain_is_an_end_of_the_host_and_its_own_domain(host in "[A-Za-z0-9.:%\\[\\]@-]{0,40}") {
+    fn a_domain_is_an_end_of_the_host_and_its_own_domain(host in "[A-Za-z0-9.:%@-]{0,40}") {
         let (domain, whole) = (RegistrableDomain::of(&host), SlotKey::host(&host));
         prop_assert!(whole.as_str().ends_with(domain.as_str()));
         prop_assert_eq!(RegistrableDomain::of(domain.as_str()), domain);

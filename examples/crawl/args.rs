@@ -76,6 +76,14 @@ struct Args {
     #[arg(long = "group", value_name = "NAME=HOST,HOST", value_parser = group, requires = "urls")]
     groups: Vec<Group>,
 
+    /// All limits, slots and groups from a TOML file instead; see `tower_slot::SlotConfig` for its fields
+    ///
+    /// What it leaves open is as in the library, not as here: 8 requests in one slot at the same time, no delay, no limit
+    /// for all slots together.
+    #[arg(long, value_name = "FILE", value_parser = config, requires = "urls",
+        conflicts_with_all = ["concurrency", "delay", "jitter", "total", "slots", "groups"])]
+    config: Option<SlotConfig>,
+
     /// One JSON object a line instead of lines for people and tables
     #[arg(long)]
     json: bool,
@@ -143,9 +151,13 @@ impl Args {
             config = config.slot(key, limits);
         }
 
+        let config = match self.config {
+            Some(config) => config,
+            None => config.build().map_err(|error| error.to_string())?,
+        };
         let (stdin, urls): (Vec<_>, Vec<_>) = self.urls.iter().partition(|url| *url == "-");
         Ok(Plan {
-            config: config.build().map_err(|error| error.to_string())?,
+            config,
             groups,
             timeout: self.timeout,
             json: self.json,
@@ -170,6 +182,21 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 
 fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write 200ms, 1s or 1m 30s"))
+}
+
+#[cfg(feature = "serde")]
+fn config(path: &str) -> Result<SlotConfig, String> {
+    let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+    // The error's own text shows the place in the file, over several lines.
+    toml::from_str(&text).map_err(|error: toml::de::Error| match error.span() {
+        Some(span) => format!("line {}: {}", text[..span.start].lines().count().max(1), error.message()),
+        None => error.message().to_owned(),
+    })
+}
+
+#[cfg(not(feature = "serde"))]
+fn config(_: &str) -> Result<SlotConfig, String> {
+    Err("this build reads no files: run it with `--features serde`".to_owned())
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {
