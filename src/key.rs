@@ -337,11 +337,12 @@ fn is_plain(bytes: &[u8]) -> bool {
     }
 }
 
-/// Whether `name` is a host in its one form, and could stand in a URI.
+/// Whether `name` is a host in its one form, could stand in a URI, and has no label that is empty.
 pub(crate) fn is_host(name: &str) -> bool {
     let may_stand = |b: u8| b.is_ascii_alphanumeric() || b"-._~!$&'()+,;=:%".contains(&b);
     let is_address = name.contains(':');
     (is_address || !name.contains('%'))
+        && !name.split('.').any(str::is_empty)
         && name.bytes().all(may_stand)
         && Host::in_authority(name).is_some_and(|host| host.canonical() == name)
 }

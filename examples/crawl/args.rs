@@ -189,7 +189,7 @@ fn config(path: &str) -> Result<SlotConfig, String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     // The error's own text shows the place in the file, over several lines.
     toml::from_str(&text).map_err(|error: toml::de::Error| match error.span() {
-        Some(span) => format!("line {}: {}", text[..span.start].lines().count().max(1), error.message()),
+        Some(span) => format!("line {}: {}", 1 + text[..span.start].matches('\n').count(), error.message()),
         None => error.message().to_owned(),
     })
 }
