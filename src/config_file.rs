@@ -29,6 +29,14 @@ struct ConfigVisitor;
 /// Reads the limits of a slot, or of all slots where it has no name.
 struct LimitsSeed<'a>(Option<&'a SlotKey>);
 
+/// Reads the name of a field that has to be known and not to have come yet. What is wrong with it is said while it is
+/// read, so that the format can tell where.
+struct Field<'a> {
+    slot: Option<&'a SlotKey>,
+    known: &'a [&'static [&'static str]],
+    seen: &'a mut BTreeSet<&'static str>,
+}
+
 /// Reads a table by name and hands each name to a function, with what can read the value.
 struct Table<F>(F);
 
@@ -123,8 +131,9 @@ impl<'de> Visitor<'de> for ConfigVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SlotConfig, A::Error> {
         let (mut config, mut limits) = (SlotConfig::builder(), SlotLimits::new());
         let mut seen = BTreeSet::new();
-        while let Some(field) = map.next_key::<String>()? {
-            let field = known(None, &field, LIMITS.into_iter().chain(ALL), &mut seen)?;
+        while let Some(field) =
+            map.next_key_seed(Field { slot: None, known: &[&LIMITS, &ALL], seen: &mut seen })?
+        {
             config = match field {
                 "total_concurrency" => match value(&mut map, None, field)? {
                     Count(Some(n)) => config.total_concurrency(n),
@@ -176,8 +185,9 @@ impl<'de> Visitor<'de> for LimitsSeed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<SlotLimits, A::Error> {
         let mut limits = SlotLimits::new();
         let mut seen = BTreeSet::new();
-        while let Some(field) = map.next_key::<String>()? {
-            let field = known(self.0, &field, LIMITS, &mut seen)?;
+        while let Some(field) =
+            map.next_key_seed(Field { slot: self.0, known: &[&LIMITS], seen: &mut seen })?
+        {
             limit(&mut limits, &mut map, self.0, field)?;
         }
         Ok(limits)
@@ -365,26 +375,39 @@ impl Written for Hold {
     }
 }
 
-// --- fields
+// === impl Field ===
 
-/// The known field of that name, if it is one and comes for the first time.
-fn known<E: Error>(
-    slot: Option<&SlotKey>,
-    field: &str,
-    known: impl IntoIterator<Item = &'static str>,
-    seen: &mut BTreeSet<&'static str>,
-) -> Result<&'static str, E> {
-    let whose = || slot.map_or("all slots".to_owned(), |slot| format!("slot {slot:?}"));
-    // Only what is the same is as near as 1.
-    let nearness = |known: &&str| strsim::jaro_winkler(known, field);
-    let nearest = known.into_iter().max_by(|a, b| nearness(a).total_cmp(&nearness(b)));
-    let known = nearest.unwrap_or_default();
-    if known != field {
-        let whose = whose();
-        return Err(E::custom(format_args!("{whose}: unknown field {field:?}, did you mean {known:?}?")));
+impl<'de> DeserializeSeed<'de> for Field<'_> {
+    type Value = &'static str;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<&'static str, D::Error> {
+        deserializer.deserialize_identifier(self)
     }
-    if !seen.insert(known) {
-        return Err(E::custom(format_args!("{}: {field} is set twice", whose())));
+}
+
+impl Visitor<'_> for Field<'_> {
+    type Value = &'static str;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a field")
     }
-    Ok(known)
+
+    fn visit_str<E: Error>(self, field: &str) -> Result<&'static str, E> {
+        let wrong = |problem: fmt::Arguments<'_>| match self.slot {
+            Some(slot) => E::custom(format_args!("slot {slot:?}: {problem}")),
+            None => E::custom(format_args!("all slots: {problem}")),
+        };
+        // Only what is the same is as near as 1.
+        let nearness = |known: &&str| strsim::jaro_winkler(known, field);
+        let known = self.known.iter().copied().flatten();
+        let nearest = known.max_by(|a, b| nearness(a).total_cmp(&nearness(b)));
+        let known = nearest.copied().unwrap_or_default();
+        if known != field {
+            return Err(wrong(format_args!("unknown field {field:?}, did you mean {known:?}?")));
+        }
+        if !self.seen.insert(known) {
+            return Err(wrong(format_args!("{field} is set twice")));
+        }
+        Ok(known)
+    }
 }

@@ -280,9 +280,14 @@ fn limits_and_groups_come_from_a_file() -> TestResult {
     }
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(String::from_utf8_lossy(&output.stdout).contains("\"slot\":\"local\""), "{output:?}");
-    std::fs::write(&file, "concurrency = 2\ndealy = \"10ms\"\n")?;
+    let bad = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("bad.toml");
+    let bad_path = bad.to_str().ok_or("no text")?;
+    std::fs::write(&bad, "concurrency = 2\ndealy = \"10ms\"\n")?;
     for (args, told) in [
-        (vec!["--config", path, &url], "line 2: all slots: unknown field \"dealy\", did you mean \"delay\"?"),
+        (
+            vec!["--config", bad_path, &url],
+            "line 2: all slots: unknown field \"dealy\", did you mean \"delay\"?",
+        ),
         (vec!["--config", "/nowhere.toml", &url], "/nowhere.toml"),
         (vec!["--config", path, "--delay", "1s", &url], "--delay"),
     ] {

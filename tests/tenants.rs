@@ -14,7 +14,9 @@ use tower_slot::{
 
 const TENANT: HeaderName = HeaderName::from_static("x-tenant");
 
-fn request(headers: &[(&'static str, &[u8])]) -> Request<()> {
+type Headers<'a> = &'a [(&'static str, &'a [u8])];
+
+fn request(headers: Headers<'_>) -> Request<()> {
     let mut request = Request::get("http://a.test/").body(()).unwrap();
     for (name, value) in headers {
         request.headers_mut().append(HeaderName::from_static(name), HeaderValue::from_bytes(value).unwrap());
@@ -34,7 +36,7 @@ fn key(extractor: &impl KeyExtractor<()>, request: &Request<()>) -> SlotKey {
 #[test]
 fn a_header_names_the_tenant_if_there_is_one_that_can_be_read() {
     let long = "x".repeat(254);
-    let table: [(&[(&'static str, &[u8])], &str); 7] = [
+    let table: [(Headers<'_>, &str); 7] = [
         (&[("x-tenant", b"Acme")], "Acme"),
         (&[("x-other", b"Acme")], ""),
         (&[("x-tenant", b"a"), ("x-tenant", b"b")], ""),
