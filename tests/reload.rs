@@ -159,6 +159,15 @@ fn groups_are_replaced_and_who_waits_stays_where_it_waits() {
     assert_eq!(slots.try_acquire(host()).unwrap().key().as_str(), "a.test");
 }
 
+// K3
+#[test]
+fn the_first_groups_may_come_with_a_reload() {
+    let slots = slots(SlotConfig::builder());
+    drop(slots.try_acquire("a.test").unwrap());
+    reload(&slots, SlotConfig::builder().group("g", ["a.test"]));
+    assert_eq!(slots.try_acquire(KeyRef::host("a.test")).unwrap().key().as_str(), "g");
+}
+
 // G4
 #[test]
 fn the_number_of_slots_and_the_overflow_slot_are_replaced() {

@@ -221,8 +221,9 @@ impl Slots {
     /// All that was set before by name, pattern or group is gone unless `config` says it again, changes by
     /// [`configure`](Self::configure) included; so are the defaults, the cap over all slots, the idle timeout, the number
     /// of slots and the overflow slot. It counts at once, with these bounds: who waits stays in the slot where it
-    /// waits, although its host may belong to another group now; a wait timeout that has begun stays as it was; and
-    /// a slot that is there goes on to count against the number of slots, or not to, until it is recycled.
+    /// waits, although its host may belong to another group now; a wait timeout that has begun stays as it was; a slot
+    /// that is there goes on to count against the number of slots, or not to, until it is recycled; and what was set
+    /// for [telemetry](crate::telemetry) stays.
     pub fn reload(&self, config: SlotConfig) {
         self.table.replace_settings(&config);
         self.bring_limits();
