@@ -9,6 +9,7 @@ mod book;
 mod compare;
 mod drive;
 mod exchange;
+mod found;
 mod gaps;
 mod model;
 mod schedule;
@@ -33,13 +34,17 @@ use self::traffic::Traffic;
 /// How many schedules there are by default.
 const SCHEDULES: u32 = 2_000;
 
+fn clock() -> Runtime {
+    Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+}
+
 /// Checks one property; the seeds of failures are kept in a file of that name.
 fn check<S: Strategy<Value: Display>>(
     name: &'static str,
     schedules: &S,
     run: impl Fn(&Runtime, &S::Value) -> Result<(), Fault>,
 ) {
-    let clock = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let clock = clock();
     let cases = std::env::var("SLOT_SCHEDULES").ok();
     let config = Config {
         cases: cases.map_or(SCHEDULES, |cases| cases.parse().expect("SLOT_SCHEDULES is a number")),
@@ -84,4 +89,15 @@ fn counts_add_up_whatever_becomes_of_a_request() {
         exchange::run(clock, traffic).map(|()| figures.set((runs + 1, steps + traffic.steps.len())))
     });
     eprintln!("{:?} schedules and steps", figures.get());
+}
+
+// Q6, G4, V1, V3
+#[test]
+fn schedules_that_found_faults_find_none() {
+    let clock = clock();
+    for (fault, schedule) in found::schedules() {
+        if let Err(again) = drive::run(&clock, &schedule) {
+            panic!("{fault}: {again}\n{schedule}");
+        }
+    }
 }
