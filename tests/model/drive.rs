@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
-use tower_slot::{SlotConfig, SlotKey, SlotPermit, Slots};
+use tower_slot::{SlotConfig, SlotErrorKind, SlotKey, SlotPermit, Slots};
 
-use crate::compare::{Fault, hold, limits, same, same_delay};
+use crate::compare::{Fault, hold, limits, same, same_stall};
 use crate::model::{Model, Waiter};
 use crate::schedule::{NAMES, PATTERNS, Schedule, Setup, Spread, Step, Target};
 use crate::tasks::{Permit, Ring, Task, Waiting};
@@ -206,7 +206,15 @@ impl<'a> Drive<'a> {
     fn acquire(&mut self, key: usize) -> Result<usize, Fault> {
         let id = self.id();
         let future = Box::pin(self.slots.acquire(NAMES[key]));
-        self.tasks.push(Task { id, key, future, ring: Ring::default(), polled: false, woken: None });
+        self.tasks.push(Task {
+            id,
+            key,
+            future,
+            ring: Ring::default(),
+            polled: false,
+            woken: None,
+            by_timer: false,
+        });
         self.swept(key)?;
         self.model.acquire(key, id);
         Ok(self.tasks.len() - 1)
@@ -221,19 +229,22 @@ impl<'a> Drive<'a> {
         same("what came of it", self.answer(&real), answer)?;
         match real {
             Poll::Ready(Ok(permit)) => self.started(key, id, permit),
-            Poll::Ready(Err(error)) => same_delay(error.stalled(), stalled),
+            Poll::Ready(Err(error)) => same_stall(error.stalled(), stalled),
             Poll::Pending => Ok(()),
         }
     }
 
     fn poll(&mut self, at: usize) -> Result<(), Fault> {
         self.figures.polls += 1;
+        self.hear(false);
         let stalled = self.stalled(self.tasks[at].key).filter(|_| self.model.has_slot(self.tasks[at].id));
         let task = &mut self.tasks[at];
         let (id, key) = (task.id, task.key);
         let front = self.model.slots.get(&key).and_then(|slot| slot.queue.first());
         let front = front.map(|first| first.id);
-        (task.polled, task.woken) = (true, None);
+        // One that only its own timer woke is not late when it times out.
+        let on_time = task.by_timer && front == Some(id);
+        (task.polled, task.woken, task.by_timer) = (true, None, false);
         let real = task.future.as_mut().poll(&mut Context::from_waker(&task.ring.waker()));
         hold("no future wakes itself", !task.ring.rung())?;
         let answer = self.model.poll(key, id);
@@ -249,7 +260,8 @@ impl<'a> Drive<'a> {
                     Ok(permit) => self.started(key, id, permit)?,
                     Err(error) => {
                         self.figures.refusals += 1;
-                        same_delay(error.stalled(), stalled)?;
+                        let on_time = on_time && error.kind() == SlotErrorKind::WaitTimeout;
+                        same_stall(error.stalled(), stalled.filter(|_| !on_time))?;
                     }
                 }
             }
@@ -293,7 +305,7 @@ impl<'a> Drive<'a> {
 
     /// Polls all who were woken, in some order, until nobody is; then whatever can start has started.
     fn settle(&mut self, mut order: u64) -> Result<(), Fault> {
-        self.hear();
+        self.hear(false);
         for _ in 0..10_000 {
             order = order.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let Some(at) = self.pick((order >> 33) as usize, |task| task.woken.is_some()) else {
@@ -329,18 +341,20 @@ impl<'a> Drive<'a> {
 
     /// One millisecond passes.
     fn advance(&mut self) {
+        self.hear(false);
         self.clock.block_on(tokio::time::advance(Duration::from_millis(1)));
         self.model.advance(MS);
-        self.hear();
+        self.hear(true);
     }
 
-    /// Notes who was woken.
-    pub(crate) fn hear(&mut self) {
+    /// Notes who was woken, by timers or by the slots.
+    pub(crate) fn hear(&mut self, by_timers: bool) {
         for task in &mut self.tasks {
             let rings = task.ring.take();
             self.figures.wakes += rings;
-            if rings > 0 && task.woken.is_none() {
-                task.woken = Some(self.model.now);
+            if rings > 0 {
+                task.by_timer = by_timers && task.woken.is_none_or(|_| task.by_timer);
+                task.woken = task.woken.or(Some(self.model.now));
             }
         }
     }

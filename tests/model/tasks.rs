@@ -16,8 +16,9 @@ pub(crate) struct Task {
     pub(crate) future: Pin<Box<Acquire>>,
     pub(crate) ring: Ring,
     pub(crate) polled: bool,
-    /// Since when it has been woken and not polled.
+    /// Since when it has been woken and not polled, and whether by its own timer alone.
     pub(crate) woken: Option<u64>,
+    pub(crate) by_timer: bool,
 }
 
 pub(crate) struct Permit {
