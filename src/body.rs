@@ -62,6 +62,12 @@ impl<B> SlotBody<B> {
         Self { inner, held: None }
     }
 
+    /// Whether it holds a permit still.
+    #[cfg(feature = "reqwest-middleware")]
+    pub(crate) fn is_holding(&self) -> bool {
+        self.held.is_some()
+    }
+
     /// Returns the inner body.
     #[must_use]
     pub fn get_ref(&self) -> &B {

@@ -91,7 +91,6 @@ use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 use http::{Extensions, StatusCode};
-use http_body::Body as _;
 use reqwest::{Body, Request, Response, Url};
 use reqwest_middleware::{Error, Middleware, Next, Result};
 use tower_service::Service;
@@ -197,7 +196,7 @@ impl Middleware for SlotMiddleware {
         let request = request.map(|_: Body| Sending { url, body, next, extensions });
         let response = ResponseFuture::new(acquire, Chain, request, Refuse, self.timings).await?;
 
-        if self.failed > 0 && is_failed(response.status()) && !response.body().is_end_stream() {
+        if self.failed > 0 && is_failed(response.status()) && response.body().is_holding() {
             let (parts, body) = response.into_parts();
             let body = Body::wrap(Ahead::read(body, self.failed).await);
             return Ok(http::Response::from_parts(parts, body).into());

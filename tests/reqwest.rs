@@ -15,6 +15,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Body, Client, Response};
 use tokio_test::task::spawn;
 use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok};
+use tower::limit::ConcurrencyLimit;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_http::follow_redirect::FollowRedirectLayer;
 use tower_slot::reqwest::{ReqwestFuture, ReqwestService};
@@ -123,6 +124,18 @@ fn future_stays_pending_after_it_has_resolved() {
     let mut future = spawn(service.call(Request::get("/").body(Body::default()).unwrap()));
     assert!(assert_ready_err!(future.poll()).is_builder());
     assert_pending!(future.poll());
+}
+
+/// S1: readiness is asked of the client itself.
+#[test]
+fn service_is_ready_when_its_client_is() {
+    let answers = service_fn(|_: reqwest::Request| std::future::pending::<reqwest::Result<Response>>());
+    let mut service = ReqwestService::new(ConcurrencyLimit::new(answers, 1));
+    assert_ready_ok!(spawn(()).enter(|cx, _| service.poll_ready(cx)));
+    let call = service.call(Request::get("http://a.test").body(Body::default()).unwrap());
+    assert_pending!(spawn(()).enter(|cx, _| service.poll_ready(cx)));
+    drop(call);
+    assert_ready_ok!(spawn(()).enter(|cx, _| service.poll_ready(cx)));
 }
 
 /// S5: no named type takes away what the client's own future is.

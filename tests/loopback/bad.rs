@@ -5,9 +5,12 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
+use tokio_rustls::TlsAcceptor;
 use tower_slot::Slots;
 
 use super::{BoxError, in_flight};
@@ -18,6 +21,8 @@ enum Fault {
     Garbage,
     /// Answers TLS with plain text.
     NoTls,
+    /// Shows a certificate that nobody vouches for.
+    Untrusted,
     Refused,
     Stall,
     /// Resets the connection in the middle of a body.
@@ -39,8 +44,8 @@ where
     F: Fn(reqwest::Request) -> Fut,
     Fut: Future<Output = Result<reqwest::Response, BoxError>>,
 {
-    use Fault::{Garbage, NoTls, Refused, Reset, ShortBody, Stall, StallInBody};
-    for fault in [Garbage, NoTls, Refused, Stall, Reset, StallInBody, ShortBody] {
+    use Fault::{Garbage, NoTls, Refused, Reset, ShortBody, Stall, StallInBody, Untrusted};
+    for fault in [Garbage, NoTls, Untrusted, Refused, Stall, Reset, StallInBody, ShortBody] {
         let go = Arc::new(Notify::new());
         let url = fault.start(go.clone()).await;
         let request = || reqwest::Request::new(http::Method::GET, url.parse().unwrap());
@@ -57,7 +62,7 @@ where
         assert_eq!(seen.is[0], timed_out, "{fault:?}: {seen:?}");
     }
     let counts = slots.stats("127.0.0.1").unwrap().counts;
-    assert_eq!((counts.started, counts.failed), (7, 7));
+    assert_eq!((counts.started, counts.failed), (8, 8));
 }
 
 /// The error of a request, at the headers or in the body, and the response if there was one.
@@ -110,15 +115,19 @@ impl Fault {
                 }
             });
         }
-        format!("{}://{addr}/", if self == Self::NoTls { "https" } else { "http" })
+        let scheme = if matches!(self, Self::NoTls | Self::Untrusted) { "https" } else { "http" };
+        format!("{scheme}://{addr}/")
     }
 
     async fn serve(self, mut stream: TcpStream, go: Arc<Notify>) -> std::io::Result<()> {
+        if self == Self::Untrusted {
+            return tls().accept(stream).await.map(drop);
+        }
         let mut request = [0; 4096];
         let _ = stream.read(&mut request).await?;
         match self {
             Self::Garbage | Self::NoTls => stream.write_all(b"You reached nobody.\r\n\r\n").await?,
-            Self::Refused => {}
+            Self::Untrusted | Self::Refused => {}
             Self::Stall => std::future::pending().await,
             Self::Reset | Self::StallInBody | Self::ShortBody => {
                 stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n0123456789").await?;
@@ -132,4 +141,13 @@ impl Fault {
         }
         Ok(())
     }
+}
+
+/// TLS with a certificate that signs itself.
+fn tls() -> TlsAcceptor {
+    let signed = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(signed.signing_key.serialize_der()).unwrap();
+    let config = ServerConfig::builder().with_no_client_auth();
+    let config = config.with_single_cert(vec![signed.cert.der().clone()], key).unwrap();
+    TlsAcceptor::from(Arc::new(config))
 }

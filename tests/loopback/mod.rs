@@ -105,8 +105,8 @@ pub(crate) fn in_flight(slots: &Slots) -> usize {
     slots.stats("127.0.0.1").map_or(0, |stats| stats.in_flight)
 }
 
-/// A builder of clients that need no environment.
+/// A builder of clients that need no environment and trust nobody.
 pub(crate) fn client() -> reqwest::ClientBuilder {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().no_proxy()
+    reqwest::Client::builder().no_proxy().tls_certs_only([])
 }

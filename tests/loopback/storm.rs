@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,6 +12,7 @@ use fastrand::Rng;
 use http::{Request, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::Semaphore;
+use tokio::time::{Sleep, sleep};
 use tower_slot::Slots;
 
 use super::{BoxError, answer, in_flight, serve};
@@ -60,6 +61,7 @@ struct Exchange {
 /// A body of some bytes, in pieces, with a pause before some of them.
 #[derive(Debug)]
 struct Pieces {
+    pause: Pin<Box<Sleep>>,
     left: u64,
     fails_at: Option<u64>,
     length_is_known: bool,
@@ -179,14 +181,15 @@ async fn handle(request: Request<()>, table: Arc<Table>) -> Result<super::Answer
     let exchange = table.open(id);
     let _ = table.is_full.acquire().await;
     let mut rng = Rng::with_seed(id ^ 0xabcd);
-    tokio::time::sleep(Duration::from_millis(rng.u64(..3))).await;
+    sleep(Duration::from_millis(rng.u64(..2))).await;
     if fate(id) == Fate::ErrorAtOnce {
         return Err("fails at once".into());
     }
     let left = rng.u64(1..40_000);
     let fails_at = (fate(id) == Fate::ErrorInBody).then(|| rng.u64(1..=left));
     let length_is_known = rng.bool();
-    let mut answer = answer(Pieces { left, fails_at, length_is_known, rng, exchange: Some(exchange) });
+    let pause = Box::pin(sleep(Duration::from_millis(rng.u64(..3))));
+    let mut answer = answer(Pieces { pause, left, fails_at, length_is_known, rng, exchange: Some(exchange) });
     if fate(id) == Fate::FailedStatus {
         *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
@@ -234,10 +237,7 @@ impl Body for Pieces {
         if self.left == 0 {
             return Poll::Ready(None);
         }
-        if self.rng.u8(..4) == 0 {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
+        ready!(self.pause.as_mut().poll(cx));
         if self.fails_at.is_some_and(|at| self.left <= at) {
             self.exchange = None;
             return Poll::Ready(Some(Err("fails in its body".into())));
@@ -247,6 +247,9 @@ impl Body for Pieces {
         self.left -= len;
         if self.left == 0 {
             self.exchange = None;
+        }
+        if self.rng.bool() {
+            self.pause = Box::pin(sleep(Duration::from_millis(1)));
         }
         Poll::Ready(Some(Ok(Frame::data(vec![b'x'; len as usize].into()))))
     }

@@ -52,8 +52,8 @@ where
     assert_eq!(in_flight(slots), 1);
     feed.send(Frame::data(Bytes::from("56789"))).unwrap();
     assert_eq!(response.chunk().await.unwrap().unwrap(), "56789");
-    assert_eq!(response.chunk().await.unwrap(), None);
     assert_eq!(in_flight(slots), 0);
+    assert_eq!(response.chunk().await.unwrap(), None);
 
     let (feed, body) = Fed::new(None);
     bodies.lock().unwrap().push(body);

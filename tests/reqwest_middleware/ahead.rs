@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue};
+use http::{Extensions, HeaderMap, HeaderValue};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use reqwest::Body;
+use tower_slot::Hold;
 use tower_slot::reqwest_middleware::SlotMiddleware;
 
 use crate::chain::{Script, chain, get, says};
@@ -82,6 +83,13 @@ async fn failed_body_that_was_read_ahead_says_what_it_said_before() {
     drop(feed);
     assert_eq!(response.chunk().await.unwrap(), None);
     assert_eq!(in_flight(), 0);
+
+    // The permit is back at the headers: nothing is to be gained.
+    let (_feed, body) = Fed::new(Some(5));
+    script.answers.lock().unwrap().push_back(Ok(says(503, Body::wrap(body))));
+    let mut early = Extensions::new();
+    early.insert(Hold::Headers);
+    client.execute_with_extensions(get("http://a.test/"), &mut early).await.unwrap();
 
     // Known to be longer: nothing is read. No failure: nothing is read either.
     for (status, length) in [(503, 11), (200, 5), (404, 5)] {
