@@ -4,8 +4,6 @@
 
 mod loopback;
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::header::{HOST, LOCATION};
 use http::{Request, StatusCode, Version};
@@ -81,7 +79,7 @@ async fn open_exchanges_never_exceed_the_limit_over_http2() {
 #[tokio::test]
 async fn errors_of_bad_servers_reach_the_caller_and_free_the_slot() {
     let slots = slots(1);
-    let bare = client().timeout(Duration::from_millis(300)).build().unwrap();
+    let bare = client().build().unwrap();
     let stack = stack(&slots, bare.clone());
     bad::faults(&slots, &bare, |request| send(&stack, request)).await;
 }

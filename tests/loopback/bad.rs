@@ -4,6 +4,7 @@ use std::error::Error;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
@@ -48,7 +49,12 @@ where
     for fault in [Garbage, NoTls, Untrusted, Refused, Stall, Reset, StallInBody, ShortBody] {
         let go = Arc::new(Notify::new());
         let url = fault.start(go.clone()).await;
-        let request = || reqwest::Request::new(http::Method::GET, url.parse().unwrap());
+        let timed_out = matches!(fault, Stall | StallInBody);
+        let request = || {
+            let mut request = reqwest::Request::new(http::Method::GET, url.parse().unwrap());
+            *request.timeout_mut() = timed_out.then_some(Duration::from_millis(500));
+            request
+        };
 
         let (_, expected) = outcome(bare.execute(request()), &go, || ()).await;
         let sent = async { send(request()).await.map_err(|e| *e.downcast::<reqwest::Error>().unwrap()) };
@@ -58,7 +64,6 @@ where
         assert_eq!(in_flight(slots), 0, "{fault:?}");
         assert_eq!(seen, expected, "{fault:?}");
         assert_eq!(kept.is_some(), matches!(fault, Reset | StallInBody | ShortBody), "{fault:?}");
-        let timed_out = matches!(fault, Stall | StallInBody);
         assert_eq!(seen.is[0], timed_out, "{fault:?}: {seen:?}");
     }
     let counts = slots.stats("127.0.0.1").unwrap().counts;

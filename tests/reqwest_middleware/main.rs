@@ -10,7 +10,6 @@ mod request;
 mod retry;
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -101,7 +100,7 @@ async fn open_exchanges_never_exceed_the_limit_over_http2() {
 #[tokio::test]
 async fn errors_of_bad_servers_reach_the_caller_and_free_the_slot() {
     let slots = slots(1);
-    let bare = client().timeout(Duration::from_millis(300)).build().unwrap();
+    let bare = client().build().unwrap();
     let client = real(&slots, bare.clone());
     bad::faults(&slots, &bare, async |request| client.execute(request).await.map_err(boxed)).await;
 }
