@@ -18,6 +18,7 @@ use axum::routing::{MethodRouter, get};
 use bytes::Bytes;
 use futures_util::future::{join_all, try_join_all};
 use http::{Method, Request, Response, StatusCode, header};
+use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -302,6 +303,7 @@ async fn lengths_are_told_as_without_the_layer() -> TestResult {
     let config = SlotConfig::builder().build()?;
     let app = Router::new()
         .route("/", get(async || "12345"))
+        .route("/none", get(async || StatusCode::NO_CONTENT))
         .layer(SlotLayer::new(config).reject_with(too_many_requests));
     let (address, server) = serve(app).await;
     for (method, body) in [("GET", "12345"), ("HEAD", "")] {
@@ -322,6 +324,10 @@ async fn lengths_are_told_as_without_the_layer() -> TestResult {
         let response = client.request(request).await?;
         assert_eq!(response.headers()[header::CONTENT_LENGTH], "5", "{method}");
     }
+    // The server says with the headers that nothing follows.
+    let uri = format!("http://a.test:{}/none", address.port());
+    let response = client.request(Request::get(uri).body(Full::default())?).await?;
+    assert!(response.body().is_end_stream());
     server.abort();
     Ok(())
 }

@@ -125,6 +125,7 @@ async fn a_response_without_a_body_gives_the_permit_back_although_it_is_kept() -
             *request.method_mut() = method.clone();
             let response = client.clone().oneshot(request).await?;
             assert_eq!(in_flight(layer.slots(), "a.test"), 0, "{wire:?} {method} {path}");
+            assert!(response.body().is_end_stream(), "{wire:?} {method} {path}");
             kept.push(response);
         }
         assert_eq!(kept[0].headers()[header::CONTENT_LENGTH], "5", "{wire:?}: HEAD keeps the length");
@@ -134,6 +135,7 @@ async fn a_response_without_a_body_gives_the_permit_back_although_it_is_kept() -
         request.headers_mut().insert("x-full", "yes".parse()?);
         let mut response = client.clone().oneshot(request).await?;
         assert_eq!(in_flight(layer.slots(), "a.test"), 1, "{wire:?}");
+        assert!(!response.body().is_end_stream(), "{wire:?}");
         let frame = response.body_mut().frame().await.unwrap()?;
         assert_eq!(frame.into_data().unwrap(), "12345", "{wire:?}");
         assert_eq!(in_flight(layer.slots(), "a.test"), 0, "{wire:?}");
