@@ -118,6 +118,8 @@ impl Drive<'_> {
 
     /// Follows a look-up, which may have recycled slots before it made one.
     pub(crate) fn swept(&mut self, key: usize) -> Result<(), Fault> {
+        // One look serves both: it may take an idle slot for its room before it comes by one that is due.
+        let crowded = self.model.is_crowded(key);
         let gone =
             |key: &usize| self.model.slots.contains_key(key) && self.slots.stats(NAMES[*key]).is_none();
         let mut gone = (0..self.names).filter(|other| *other != key).filter(gone).collect::<Vec<_>>();
@@ -126,13 +128,11 @@ impl Drive<'_> {
             gone.push(key);
         }
         let (swept, evicted): (Vec<_>, Vec<_>) = gone.into_iter().partition(|key| self.model.may_go(*key));
-        // One look-up may do both, in whatever order it comes upon them.
-        let is_crowded = self.model.is_crowded(key);
-        hold("a look-up makes room once", evicted.len() <= 1)?;
         swept.into_iter().try_for_each(|key| self.recycled(key))?;
+        hold("one makes room for one", evicted.len() <= 1)?;
         for other in evicted {
-            let needed = is_crowded && self.model.may_make_room(other);
-            hold(&format!("{:?} makes room only if it is idle and counts", NAMES[other]), needed)?;
+            let fit = crowded && self.model.may_make_room(other);
+            hold(&format!("{:?} makes room only if it is idle and counts", NAMES[other]), fit)?;
             self.forget(other);
         }
         let idle =
