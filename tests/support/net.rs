@@ -437,8 +437,13 @@ impl Body for Page {
             self.steps.pop_front();
         }
         let step = self.steps.pop_front();
-        if self.steps.is_empty() || matches!(step, Some(Step::Break)) {
-            // Whoever has seen the last frame comes after the end.
+        let is_last = match &step {
+            Some(Step::Frame(frame)) => frame.is_trailers(),
+            Some(Step::Break) => true,
+            Some(Step::When(_)) | None => false,
+        };
+        if is_last || self.steps.is_empty() {
+            // Whoever has seen the last frame comes after the end. Nothing comes after trailers.
             self.exchange = None;
         }
         Poll::Ready(match step {
