@@ -2,7 +2,7 @@
 //! feature of its name, and this is the only file that names either.
 //!
 //! The rule people get wrong: a label per host has no bound where strangers choose the hosts. Here the first 100 slots
-//! have a label of their own (or those that [`metric_slots`](crate::SlotConfigBuilder::metric_slots) names), and all
+//! have a label of their own (or those that `SlotConfigBuilder::metric_slots` names), and all
 //! others share the label `other`.
 //!
 //! # Events
@@ -19,7 +19,7 @@
 //! | warn | `oldest permit is old: bodies not read?` | `slot`, `in_flight`, `oldest` |
 //! | warn | `queue only grows` | `slot`, `waiting`, `reason` |
 //!
-//! The warnings come from [`Slots::watch`](crate::Slots::watch).
+//! The warnings come from `Slots::watch`.
 //!
 //! # Metrics
 //!
@@ -33,8 +33,8 @@
 //! | `tower_slot.requests.in_flight` | gauge | |
 //! | `tower_slot.requests.waiting` | gauge | `reason` |
 //!
-//! The gauges are set by [`Slots::watch`](crate::Slots::watch), or whenever
-//! [`Slots::report`](crate::Slots::report) is called, for example by whoever scrapes.
+//! The gauges are set by `Slots::watch`, or whenever
+//! `Slots::report` is called, for example by whoever scrapes.
 
 // With a feature off its half of each function is empty.
 #![cfg_attr(not(all(feature = "tracing", feature = "metrics")), allow(unused_variables, dead_code))]
