@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant as WallClock};
 
@@ -382,6 +383,35 @@ fn looking_up_and_recycling_never_make_two_slots_of_one_key() {
     assert_eq!(counts.asked, asked);
     assert_eq!(counts.asked, counts.started + counts.refused + counts.gone);
     assert_eq!(counts.started, counts.finished);
+}
+
+// G2, on real threads
+#[test]
+fn of_several_who_come_to_a_slot_that_is_not_there_one_starts() {
+    const THREADS: usize = 4;
+    let slots = slots(SlotConfig::builder().concurrency(1).idle_timeout(Duration::ZERO));
+    let (started, turn) = (AtomicUsize::new(0), Barrier::new(THREADS));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for round in 1..=3_000 {
+                    turn.wait();
+                    let permit = slots.try_acquire("a").ok();
+                    started.fetch_add(usize::from(permit.is_some()), Ordering::SeqCst);
+                    // Whoever started holds on to it until all have tried.
+                    turn.wait();
+                    let seen = started.load(Ordering::SeqCst);
+                    drop(permit);
+                    turn.wait();
+                    slots.retain_recent();
+                    if seen != round {
+                        return assert_eq!(seen, round);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(slots.snapshot().recycled.slots, 3_000);
 }
 
 // --- how long it takes to look at many
