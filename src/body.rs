@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+use crate::guard::{End, end, guard};
 use crate::slot::{Outcome, SlotPermit};
 use crate::timings::SlotTimings;
 
@@ -29,7 +30,7 @@ pin_project! {
 
 /// The permit, and the timings that want to know when it goes.
 #[derive(Debug)]
-struct BodyHold {
+pub(crate) struct BodyHold {
     permit: SlotPermit,
     timings: Option<SlotTimings>,
 }
@@ -37,24 +38,9 @@ struct BodyHold {
 // === impl SlotBody ===
 
 impl<B> SlotBody<B> {
-    /// A body that holds a permit, unless it has ended before anybody polled it.
-    pub(crate) fn holding(inner: B, mut permit: SlotPermit, timings: Option<SlotTimings>) -> Self
-    where
-        B: Body,
-    {
-        // A panic here drops the permit, as a failure.
-        permit.set_outcome(Outcome::Failed);
-        let ended = inner.is_end_stream();
-        permit.set_outcome(Outcome::Cancelled);
-        if !ended {
-            permit.headers();
-        }
-        let held = BodyHold { permit, timings };
-        if ended {
-            held.end(Outcome::Finished);
-            return Self::free(inner);
-        }
-        Self { inner, held: Some(held) }
+    #[inline]
+    pub(crate) fn new(inner: B, held: Option<BodyHold>) -> Self {
+        Self { inner, held }
     }
 
     /// A body that holds none.
@@ -90,22 +76,23 @@ impl<B: Body> Body for SlotBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let mut this = self.project();
-        let Some(mut held) = this.held.take() else { return this.inner.poll_frame(cx) };
-        // Out of the body while its code runs: a panic drops it here, as a failure.
-        held.permit.set_outcome(Outcome::Failed);
-        let frame = this.inner.as_mut().poll_frame(cx);
-        match &frame {
+        if this.held.is_none() {
+            return this.inner.poll_frame(cx);
+        }
+        let frame = guard(this.held, || this.inner.as_mut().poll_frame(cx));
+        let outcome = match &frame {
+            Poll::Ready(None) => Some(Outcome::Finished),
+            Poll::Ready(Some(Err(_))) => Some(Outcome::Failed),
+            Poll::Ready(Some(Ok(frame))) => {
+                let ended = frame.is_trailers() || guard(this.held, || this.inner.is_end_stream());
+                ended.then_some(Outcome::Finished)
+            }
+            // Whatever the body claims about its end.
+            Poll::Pending => None,
+        };
+        if let Some(outcome) = outcome {
             // Holding => Ended
-            Poll::Ready(None) => held.end(Outcome::Finished),
-            Poll::Ready(Some(Err(_))) => held.end(Outcome::Failed),
-            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() || this.inner.is_end_stream() => {
-                held.end(Outcome::Finished)
-            }
-            // Holding => Holding; while it is pending, whatever the body claims about its end.
-            Poll::Ready(Some(Ok(_))) | Poll::Pending => {
-                held.permit.set_outcome(Outcome::Cancelled);
-                *this.held = Some(held);
-            }
+            end(this.held, outcome);
         }
         frame
     }
@@ -122,12 +109,21 @@ impl<B: Body> Body for SlotBody<B> {
 // === impl BodyHold ===
 
 impl BodyHold {
+    #[inline]
+    pub(crate) fn new(permit: SlotPermit, timings: Option<SlotTimings>) -> Self {
+        Self { permit, timings }
+    }
+}
+
+impl End for BodyHold {
+    #[inline]
     fn end(mut self, outcome: Outcome) {
         self.permit.set_outcome(outcome);
     }
 }
 
 impl Drop for BodyHold {
+    #[inline]
     fn drop(&mut self) {
         if let Some(timings) = &self.timings {
             timings.body_ended(self.permit.lasted());

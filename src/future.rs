@@ -6,14 +6,15 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use http::{Method, Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::body::SlotBody;
+use crate::body::{BodyHold, SlotBody};
+use crate::guard::{End, end, guard};
 use crate::hold::Hold;
 use crate::reject::Reject;
 use crate::slot::{Acquire, Outcome, SlotPermit};
@@ -35,18 +36,27 @@ pin_project! {
     // Readying => (Calling | Done)     Started: `held`; the inner service is not ready.
     // Calling => Done                  Started: `held`; `future` is there and `request` is not.
     // Done                             Neither `request` nor `future`.
-    // These are fields and not variants, so that a step moves only what changes.
+    // `service`, `request` and `held` are fields and not variants, so that a step moves only what changes.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, B, F, R> {
         #[pin]
-        acquire: Acquire,
+        stage: Stage<F>,
         service: Option<S>,
         request: Option<Request<B>>,
-        #[pin]
-        future: Option<F>,
         held: Option<Held>,
+        timings: Option<SlotTimings>,
         reject: R,
         with_timings: bool,
+    }
+}
+
+pin_project! {
+    /// What is polled; the one takes the other's place.
+    #[project = StageProj]
+    enum Stage<F> {
+        Start { #[pin] acquire: Acquire },
+        Call { #[pin] future: F },
+        Done,
     }
 }
 
@@ -61,8 +71,8 @@ struct Shared {
     handle: UpgradePermit,
     to_connect: bool,
     hold: Hold,
-    /// What the permit counts as if it goes now and nobody has taken it; `None` once it is the handle's alone.
-    outcome: Option<Outcome>,
+    /// Whether the permit is the handle's alone from now on.
+    agreed: bool,
 }
 
 // === impl ResponseFuture ===
@@ -77,7 +87,8 @@ impl<S, B, F, R> ResponseFuture<S, B, F, R> {
         with_timings: bool,
     ) -> Self {
         let (service, request) = (Some(service), Some(request));
-        Self { acquire, service, request, future: None, held: None, reject, with_timings }
+        let stage = Stage::Start { acquire };
+        Self { stage, service, request, held: None, timings: None, reject, with_timings }
     }
 }
 
@@ -92,12 +103,18 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let (Some(service), Some(request)) = (this.service.as_mut(), this.request.as_mut()) {
+        if let StageProj::Start { mut acquire } = this.stage.as_mut().project() {
+            let Some(service) = this.service else { return Poll::Pending };
             if this.held.is_none() {
-                match this.acquire.as_mut().poll_start(cx) {
+                match ready!(acquire.as_mut().poll_start(cx)) {
                     // Waiting => Readying
-                    Poll::Ready(Ok(permit)) => *this.held = Some(Held::Own(permit)),
-                    Poll::Ready(Err(error)) => {
+                    Ok(permit) => {
+                        if *this.with_timings {
+                            *this.timings = Some(SlotTimings::new(permit.key(), acquire.waited()));
+                        }
+                        *this.held = Some(Held::Own(permit));
+                    }
+                    Err(error) => {
                         // Waiting => Done
                         (*this.service, *this.request) = (None, None);
                         return Poll::Ready(match this.reject.refuse(error) {
@@ -105,51 +122,39 @@ where
                             Err(error) => Err(error),
                         });
                     }
-                    Poll::Pending => return Poll::Pending,
                 }
             }
-            let Some(held) = this.held.take() else { return Poll::Pending };
-            // Out of the future while the inner service runs: a panic drops it here, as a failure.
-            let mut held = held.with(Outcome::Failed);
-            match service.poll_ready(cx) {
-                Poll::Ready(Ok(())) => {
-                    held = held.look_at(request);
-                    let Some(request) = this.request.take() else { return Poll::Pending };
-                    // Readying => Calling
-                    this.future.set(Some(service.call(request)));
-                    *this.service = None;
-                    *this.held = Some(held.with(Outcome::Cancelled));
-                }
-                Poll::Ready(Err(error)) => {
-                    // Readying => Done
-                    drop(held);
-                    (*this.service, *this.request) = (None, None);
-                    return Poll::Ready(Err(this.reject.inner(error)));
-                }
-                Poll::Pending => {
-                    *this.held = Some(held.with(Outcome::Cancelled));
-                    return Poll::Pending;
-                }
+            if let Err(error) = ready!(guard(this.held, || service.poll_ready(cx))) {
+                // Readying => Done
+                end(this.held, Outcome::Failed);
+                (*this.service, *this.request) = (None, None);
+                return Poll::Ready(Err(this.reject.inner(error)));
             }
+            if let Some(request) = this.request {
+                Held::look_at(this.held, request);
+            }
+            let Some(request) = this.request.take() else { return Poll::Pending };
+            // Readying => Calling
+            this.stage.set(Stage::Call { future: guard(this.held, || service.call(request)) });
+            *this.service = None;
         }
-        let Some(future) = this.future.as_mut().as_pin_mut() else { return Poll::Pending };
-        let Some(held) = this.held.take() else { return Poll::Pending };
-        let held = held.with(Outcome::Failed);
-        match future.poll(cx) {
-            Poll::Pending => {
-                *this.held = Some(held.with(Outcome::Cancelled));
-                Poll::Pending
-            }
-            Poll::Ready(Ok(response)) => {
+        let StageProj::Call { future } = this.stage.as_mut().project() else { return Poll::Pending };
+        if this.held.is_none() {
+            // It has panicked.
+            return Poll::Pending;
+        }
+        match ready!(guard(this.held, || future.poll(cx))) {
+            Ok(mut response) => {
                 // Calling => Done
-                this.future.set(None);
-                Poll::Ready(Ok(held.respond(response, this.acquire.waited(), *this.with_timings)))
+                this.stage.set(Stage::Done);
+                let held = Held::respond(this.held, &mut response, this.timings.take());
+                Poll::Ready(Ok(response.map(|inner| SlotBody::new(inner, held))))
             }
-            Poll::Ready(Err(error)) => {
+            Err(error) => {
                 // Calling => Done. The permit goes now, whoever keeps this future or the error, but after what the
                 // inner future holds.
-                this.future.set(None);
-                drop(held);
+                this.stage.set(Stage::Done);
+                end(this.held, Outcome::Failed);
                 Poll::Ready(Err(this.reject.inner(error)))
             }
         }
@@ -158,11 +163,11 @@ where
 
 impl<S, B, F, R> fmt::Debug for ResponseFuture<S, B, F, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match (&self.request, &self.future, &self.held) {
+        let state = match (&self.request, &self.stage, &self.held) {
             (Some(_), _, None) => "Waiting",
             (Some(_), _, Some(_)) => "Readying",
-            (None, Some(_), _) => "Calling",
-            (None, None, _) => "Done",
+            (None, Stage::Call { .. }, _) => "Calling",
+            (None, _, _) => "Done",
         };
         f.debug_struct("ResponseFuture").field("state", &state).finish_non_exhaustive()
     }
@@ -171,93 +176,113 @@ impl<S, B, F, R> fmt::Debug for ResponseFuture<S, B, F, R> {
 // === impl Held ===
 
 impl Held {
-    /// Says what it counts as if it is dropped now.
-    #[inline]
-    fn with(mut self, outcome: Outcome) -> Self {
-        match &mut self {
-            Self::Own(permit) => permit.set_outcome(outcome),
-            Self::Shared(shared) => shared.outcome = Some(outcome),
-        }
-        self
-    }
-
     /// Takes note of what the request says about the permit, just before the call.
     #[inline]
-    fn look_at<B>(self, request: &mut Request<B>) -> Self {
-        let Self::Own(mut permit) = self else { return self };
+    fn look_at<B>(held: &mut Option<Self>, request: &mut Request<B>) {
+        let Some(Self::Own(permit)) = held else { return };
         if let Some(hold) = request.extensions().get::<Hold>() {
             permit.set_hold(*hold);
         }
-        if !upgrade::is_asked(request) {
-            return Self::Own(permit);
+        if upgrade::is_asked(request) {
+            Self::share(held, request);
         }
-        let (hold, outcome) = (permit.hold(), Some(permit.outcome()));
-        let handle = UpgradePermit::new(permit);
-        request.extensions_mut().insert(handle.clone());
-        Self::Shared(Shared { handle, to_connect: *request.method() == Method::CONNECT, hold, outcome })
     }
 
-    /// Hands the permit on to whatever keeps it after the headers.
+    #[cold]
+    fn share<B>(held: &mut Option<Self>, request: &mut Request<B>) {
+        let Some(Self::Own(permit)) = held.take() else { return };
+        let hold = permit.hold();
+        let handle = UpgradePermit::new(permit);
+        request.extensions_mut().insert(handle.clone());
+        let to_connect = *request.method() == Method::CONNECT;
+        *held = Some(Self::Shared(Shared { handle, to_connect, hold, agreed: false }));
+    }
+
+    /// Hands the permit on to whatever keeps it after the headers: the body, if it has not ended.
     #[inline]
     fn respond<B: Body>(
-        self,
-        mut response: Response<B>,
-        waited: [u64; 3],
-        with_timings: bool,
-    ) -> Response<SlotBody<B>> {
-        let mut permit = match self {
-            Self::Own(permit) => permit,
-            Self::Shared(shared) => return shared.respond(response, waited, with_timings),
-        };
-        permit.set_outcome(Outcome::Cancelled);
-        let timings = with_timings.then(|| SlotTimings::new(permit.key().clone(), waited, permit.headers()));
+        held: &mut Option<Self>,
+        response: &mut Response<B>,
+        timings: Option<SlotTimings>,
+    ) -> Option<BodyHold> {
+        if let Some(Self::Shared(shared)) = held {
+            let permit = shared.respond(response, timings.as_ref());
+            *held = permit.map(Self::Own);
+        }
+        let Some(Self::Own(permit)) = held else { return None };
         if let Some(timings) = &timings {
+            timings.headers_came(permit.headers());
             response.extensions_mut().insert(timings.clone());
         }
         if permit.hold() == Hold::Headers {
-            permit.end(Outcome::Finished);
-            return response.map(SlotBody::free);
+            end(held, Outcome::Finished);
+            return None;
         }
-        let (parts, body) = response.into_parts();
-        Response::from_parts(parts, SlotBody::holding(body, permit, timings))
+        let ended = guard(held, || response.body().is_end_stream());
+        let Some(Self::Own(mut permit)) = held.take() else { return None };
+        if !ended {
+            permit.headers();
+        }
+        let held = BodyHold::new(permit, timings);
+        if ended {
+            held.end(Outcome::Finished);
+            return None;
+        }
+        Some(held)
+    }
+}
+
+impl End for Held {
+    #[inline]
+    fn end(self, outcome: Outcome) {
+        match self {
+            Self::Own(permit) => permit.end(outcome),
+            Self::Shared(shared) => shared.end(outcome),
+        }
     }
 }
 
 // === impl Shared ===
 
 impl Shared {
+    /// Returns the permit if there is no upgrade and nobody has taken it: then all goes as for any other request.
     #[cold]
-    fn respond<B: Body>(
-        mut self,
-        mut response: Response<B>,
-        waited: [u64; 3],
-        with_timings: bool,
-    ) -> Response<SlotBody<B>> {
-        if upgrade::is_agreed(&response, self.to_connect) {
+    fn respond<B>(
+        &mut self,
+        response: &mut Response<B>,
+        timings: Option<&SlotTimings>,
+    ) -> Option<SlotPermit> {
+        if upgrade::is_agreed(response, self.to_connect) {
             if self.hold == Hold::Body {
                 // Calling => Done, and the permit stays where it is: somebody may be taking it right now.
                 self.handle.agree();
-                self.outcome = None;
+                self.agreed = true;
             }
             response.extensions_mut().insert(self.handle.clone());
         }
-        match self.outcome.and_then(|_| self.handle.take_back()) {
-            // No upgrade: as for any other request.
-            Some(permit) => Held::Own(permit).respond(response, waited, with_timings),
-            None => {
-                if with_timings {
-                    response.extensions_mut().insert(self.handle.timings(waited));
-                }
-                response.map(SlotBody::free)
-            }
+        let permit = self.take_back();
+        if let (None, Some(timings)) = (&permit, timings) {
+            // Whoever has it: the headers are here.
+            timings.headers_came(self.handle.since_start());
+            response.extensions_mut().insert(timings.clone());
         }
+        permit
+    }
+
+    #[cold]
+    fn end(self, outcome: Outcome) {
+        if let Some(permit) = self.take_back() {
+            permit.end(outcome);
+        }
+    }
+
+    fn take_back(&self) -> Option<SlotPermit> {
+        if self.agreed { None } else { self.handle.take_back() }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let Some(permit) = self.outcome.and_then(|_| self.handle.take_back()) {
-            permit.end(self.outcome.unwrap_or(Outcome::Cancelled));
-        }
+        drop(self.take_back());
     }
 }

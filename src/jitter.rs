@@ -80,6 +80,7 @@ impl Jitter {
     }
 
     /// Whether gaps can differ from nothing although there is no delay.
+    #[inline]
     pub(crate) fn adds(self) -> bool {
         matches!(self.0, Kind::UpTo(max) if !max.is_zero())
     }

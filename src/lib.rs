@@ -129,6 +129,7 @@ mod upgrade;
 
 pub mod body;
 pub mod future;
+mod guard;
 #[cfg(any(doc, doctest))]
 pub mod placement;
 #[cfg(feature = "reqwest")]

@@ -16,7 +16,7 @@ struct Timings {
     slot: SlotKey,
     /// By reason, in nanoseconds.
     waited: [u64; 3],
-    headers: u64,
+    headers: OnceLock<u64>,
     /// Set when the permit is given back.
     body: OnceLock<u64>,
 }
@@ -24,8 +24,10 @@ struct Timings {
 // === impl SlotTimings ===
 
 impl SlotTimings {
-    pub(crate) fn new(slot: SlotKey, waited: [u64; 3], headers: u64) -> Self {
-        Self(Arc::new(Timings { slot, waited, headers, body: OnceLock::new() }))
+    /// Of a request that starts now.
+    #[cold]
+    pub(crate) fn new(slot: &SlotKey, waited: [u64; 3]) -> Self {
+        Self(Arc::new(Timings { slot: slot.clone(), waited, headers: OnceLock::new(), body: OnceLock::new() }))
     }
 
     /// Returns the slot's key.
@@ -49,7 +51,8 @@ impl SlotTimings {
     /// Returns how long it took from the start to the response's headers.
     #[must_use]
     pub fn to_headers(&self) -> Duration {
-        Duration::from_nanos(self.0.headers)
+        // Nobody sees these before.
+        self.0.headers.get().copied().map(Duration::from_nanos).unwrap_or_default()
     }
 
     /// Returns how long it took from the headers until the permit was given back: known when the body has ended
@@ -57,6 +60,10 @@ impl SlotTimings {
     #[must_use]
     pub fn body(&self) -> Option<Duration> {
         self.0.body.get().copied().map(Duration::from_nanos)
+    }
+
+    pub(crate) fn headers_came(&self, nanos: u64) {
+        let _ = self.0.headers.set(nanos);
     }
 
     pub(crate) fn body_ended(&self, nanos: u64) {

@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::{Method, Request, Response, StatusCode, header};
 use tokio::time::Instant;
 
-use crate::key::SlotKey;
 use crate::slot::SlotPermit;
-use crate::timings::SlotTimings;
 
 /// The permit of a request that asks for an upgrade (`CONNECT`, or an `Upgrade` header).
 ///
@@ -31,7 +29,6 @@ use crate::timings::SlotTimings;
 pub struct UpgradePermit(Arc<Shared>);
 
 struct Shared {
-    slot: SlotKey,
     start: Instant,
     /// `None` once it was taken, or if there was nothing to take in the end.
     permit: Mutex<Option<SlotPermit>>,
@@ -41,8 +38,8 @@ struct Shared {
 
 impl UpgradePermit {
     pub(crate) fn new(permit: SlotPermit) -> Self {
-        let (slot, start) = (permit.key().clone(), permit.phase_began());
-        Self(Arc::new(Shared { slot, start, permit: Mutex::new(Some(permit)) }))
+        let start = permit.phase_began();
+        Self(Arc::new(Shared { start, permit: Mutex::new(Some(permit)) }))
     }
 
     /// Takes the permit, once: later calls, on this copy or another, give `None`. So does a call after the
@@ -65,10 +62,9 @@ impl UpgradePermit {
         *permit = permit.take().map(SlotPermit::by_hand);
     }
 
-    /// What the response's timings say, whoever has the permit.
-    pub(crate) fn timings(&self, waited: [u64; 3]) -> SlotTimings {
-        let headers = u64::try_from(self.0.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        SlotTimings::new(self.0.slot.clone(), waited, headers)
+    /// How long it has been since the start, in nanoseconds, whoever has the permit.
+    pub(crate) fn since_start(&self) -> u64 {
+        u64::try_from(self.0.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<SlotPermit>> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep_until};
@@ -72,8 +72,21 @@ impl Acquire {
     }
 
     /// Polls for a permit that is on its way to the headers.
+    #[inline]
     pub(crate) fn poll_start(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<SlotPermit, SlotError>> {
+        match self.as_mut().project().inner.start_at_once(cx.waker()) {
+            Ok(permit) => Poll::Ready(Ok(permit)),
+            Err(step) => self.poll_step(step, cx),
+        }
+    }
+
+    /// The same from the second look on.
+    fn poll_step(
         self: Pin<&mut Self>,
+        mut step: Option<Step>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<SlotPermit, SlotError>> {
         let mut this = self.project();
@@ -87,13 +100,8 @@ impl Acquire {
                 return this.inner.refuse();
             };
             let common = slot.common();
-            match slot.poll(ticket, || common.epoch.now().max(come), cx.waker()) {
-                Step::Quick(start) => {
-                    let State::Waiting(slot) = std::mem::replace(&mut this.inner.state, State::Done) else {
-                        return Poll::Pending;
-                    };
-                    return Poll::Ready(Ok(SlotPermit::new(slot, start).told([0; 3])));
-                }
+            let look = || slot.poll(None, ticket, || common.epoch.now().max(come), cx.waker());
+            match step.take().unwrap_or_else(look) {
                 Step::Started(permit) => {
                     let waited = ticket.waited();
                     this.inner.state = State::Done;
@@ -154,6 +162,26 @@ impl fmt::Debug for Acquire {
 // === impl Waiting ===
 
 impl Waiting {
+    /// Starts at the first look if it can, else returns what that look came to, if there was one.
+    #[inline]
+    fn start_at_once(&mut self, waker: &Waker) -> Result<SlotPermit, Option<Step>> {
+        let Self { state: State::Waiting(slot), ticket } = self else { return Err(None) };
+        if !ticket.is_new() {
+            return Err(None);
+        }
+        let start = match slot.start_at_once() {
+            Ok(start) => start,
+            Err(locked) => {
+                let epoch = slot.common().epoch;
+                return Err(Some(slot.poll(Some(locked), ticket, || epoch.now(), waker)));
+            }
+        };
+        match std::mem::replace(&mut self.state, State::Done) {
+            State::Waiting(slot) => Ok(SlotPermit::new(slot, start).told([0; 3])),
+            _ => Err(None),
+        }
+    }
+
     /// Resolving => (Waiting | Refused). Returns whether there is a slot to wait in now.
     #[cold]
     fn poll_key(&mut self, cx: &mut Context<'_>) -> Poll<bool> {

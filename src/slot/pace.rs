@@ -10,10 +10,9 @@ use crate::limits::Limits;
 #[derive(Debug)]
 pub(crate) struct Pace {
     last_start: Option<Tick>,
-    /// Drawn at the last start, in `0..1`.
-    draw: f64,
     /// No start before this moment: a pause.
     pub(crate) not_before: Option<Tick>,
+    /// What it draws next is the draw of the last start.
     rng: fastrand::Rng,
 }
 
@@ -21,20 +20,28 @@ pub(crate) struct Pace {
 
 impl Pace {
     pub(crate) fn new(not_before: Option<Tick>) -> Self {
-        Self { last_start: None, draw: 0.0, not_before, rng: fastrand::Rng::new() }
+        Self { last_start: None, not_before, rng: fastrand::Rng::new() }
     }
 
     /// The moment from which the pace allows a start; `None` is any time.
+    #[inline]
     pub(crate) fn next(&self, limits: &Limits) -> Option<Tick> {
-        let by_delay = self.last_start.filter(|_| !limits.delay.is_zero() || limits.jitter.adds());
-        let by_delay =
-            by_delay.map(|last| last.plus(limits.jitter.gap_nanos(nanos(limits.delay), self.draw)));
-        by_delay.max(self.not_before)
+        if limits.delay.is_zero() && !limits.jitter.adds() {
+            return self.not_before;
+        }
+        self.by_delay(limits).max(self.not_before)
     }
 
+    fn by_delay(&self, limits: &Limits) -> Option<Tick> {
+        // A draw in `0..1`, the same whenever it is asked for.
+        let draw = self.rng.clone().f64();
+        self.last_start.map(|last| last.plus(limits.jitter.gap_nanos(nanos(limits.delay), draw)))
+    }
+
+    #[inline]
     pub(crate) fn started(&mut self, now: Tick) {
         self.last_start = Some(now);
-        self.draw = self.rng.f64();
+        self.rng.u64(..);
     }
 
     pub(crate) fn paused_until(&self, now: Tick) -> Option<Tick> {

@@ -69,11 +69,13 @@ impl State {
         self.queue.as_ref().is_some_and(|queue| queue.waiters.first() == Some(index))
     }
 
+    #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.limits.concurrency.is_some_and(|concurrency| self.permits.len() >= concurrency)
     }
 
     /// The first of the slot's own gates that is shut.
+    #[inline]
     pub(super) fn own_gate(&self, now: Tick) -> Option<Shut> {
         if self.is_full() {
             return Some(Shut(WaitReason::Concurrency, None));
@@ -98,6 +100,7 @@ impl State {
     }
 
     /// Busy => Idle. The queue's storage goes, and the time until it is recycled begins.
+    #[inline]
     pub(super) fn rest(&mut self, now: Tick) {
         self.queue = None;
         self.idle_since = now;

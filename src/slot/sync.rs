@@ -14,7 +14,7 @@ pub(crate) type KeyHasher = foldhash::quality::RandomState;
 #[cfg(loom)]
 use loom::sync as imp;
 #[cfg(not(loom))]
-use std::sync as imp;
+use parking_lot as imp;
 
 pub(crate) use imp::MutexGuard;
 
@@ -29,7 +29,14 @@ impl<T> Mutex<T> {
         Self(imp::Mutex::new(value))
     }
 
+    #[cfg(loom)]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    #[cfg(not(loom))]
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock()
     }
 }

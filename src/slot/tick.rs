@@ -17,6 +17,8 @@ pub(crate) struct Tick(NonZeroU64);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Epoch(Instant);
 
+const NANOS: u64 = 1_000_000_000;
+
 // === impl Tick ===
 
 impl Tick {
@@ -59,8 +61,9 @@ impl Epoch {
 
     #[inline]
     pub(crate) fn tick(self, moment: Instant) -> Tick {
-        let nanos = moment.saturating_duration_since(self.0).as_nanos();
-        Tick::new(u64::try_from(nanos).unwrap_or(u64::MAX))
+        // 584 years fit into the product, and the longest duration of an `Instant` is not reached by a clock.
+        let since = moment.saturating_duration_since(self.0);
+        Tick::new(since.as_secs().saturating_mul(NANOS).saturating_add(u64::from(since.subsec_nanos())))
     }
 
     pub(crate) fn instant(self, tick: Tick) -> Instant {

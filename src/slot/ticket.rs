@@ -29,8 +29,6 @@ pub(crate) struct Start {
 /// What a poll comes to.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Started at the first look. No permit was made yet: the caller's own handle goes with it.
-    Quick(Start),
     Started(SlotPermit),
     /// Not yet. Poll again when woken, or at that moment.
     Wait(Option<Tick>),
@@ -40,6 +38,12 @@ pub(crate) enum Step {
 // === impl Ticket ===
 
 impl Ticket {
+    /// Whether it has not been in the queue yet.
+    #[inline]
+    pub(crate) fn is_new(&self) -> bool {
+        self.index.is_none()
+    }
+
     /// How long it waited by reason, in nanoseconds, once it has started.
     pub(crate) fn waited(&self) -> Clocks {
         self.clocks

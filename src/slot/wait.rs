@@ -9,48 +9,44 @@ use super::state::{After, Shut, State};
 use super::stats::Phase;
 use super::sync::MutexGuard;
 use super::tick::Tick;
-use super::ticket::{Step, Ticket, earlier};
+use super::ticket::{Start, Step, Ticket, earlier};
 use crate::error::{SlotErrorKind, WaitReason};
 use crate::jitter::nanos;
 
 // === impl Slot ===
 
 impl Slot {
-    /// Moves a waiter on: into the queue, to the next gate, or to its start.
-    ///
-    /// `clock` is read under the lock, at each look anew: so a start has the moment of its grant, and time goes on in
-    /// a slot as its lock goes from hand to hand.
+    /// New => Started, the usual way: nobody waits and nothing is to be asked but the slot. Otherwise the lock goes
+    /// on to [`poll`](Self::poll).
     #[inline]
-    pub(crate) fn poll(
-        self: &Arc<Self>,
-        ticket: &mut Ticket,
-        clock: impl Fn() -> Tick,
-        waker: &Waker,
-    ) -> Step {
-        if ticket.index.is_none() {
-            let mut state = self.state.lock();
-            let now = clock();
+    pub(super) fn start_at_once(&self) -> Result<Start, MutexGuard<'_, State>> {
+        let mut state = self.state.lock();
+        if self.is_quiet(&state) {
+            let now = self.common.epoch.now();
             self.common.mind_sweep(now);
-            if self.is_quiet(&state) && state.own_gate(now).is_none() {
-                // New => Started, the usual way: nobody waits and nothing is to be asked but the slot.
-                return Step::Quick(state.start(now));
+            if state.own_gate(now).is_none() {
+                return Ok(state.start(now));
             }
-            return self.poll_slowly(state, ticket, now, clock, waker);
         }
-        let state = self.state.lock();
-        self.poll_slowly(state, ticket, clock(), clock, waker)
+        Err(state)
     }
 
-    fn poll_slowly<'a>(
+    /// Moves a waiter on: into the queue, to the next gate, or to its start.
+    ///
+    /// `clock` is read under the slot's lock, at each look anew: so a start has the moment of its grant, and time
+    /// goes on in a slot as its lock goes from hand to hand.
+    pub(super) fn poll<'a>(
         self: &'a Arc<Self>,
-        mut state: MutexGuard<'a, State>,
+        locked: Option<MutexGuard<'a, State>>,
         ticket: &mut Ticket,
-        mut now: Tick,
         clock: impl Fn() -> Tick,
         waker: &Waker,
     ) -> Step {
+        let mut state = locked.unwrap_or_else(|| self.state.lock());
         let mut spare = None;
         loop {
+            let now = clock();
+            self.common.mind_sweep(now);
             let mut after = After::default();
             let step = self.step(&mut state, ticket, now, waker, &mut spare, &mut after);
             drop(state);
@@ -61,7 +57,6 @@ impl Slot {
                 None => spare = Some(waker.clone()),
             }
             state = self.state.lock();
-            now = clock();
         }
     }
 
