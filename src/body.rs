@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::guard::{End, end, guard};
+use crate::guard::{End, guard};
 use crate::slot::{Outcome, SlotPermit};
 use crate::timings::SlotTimings;
 
@@ -92,7 +92,7 @@ impl<B: Body> Body for SlotBody<B> {
         };
         if let Some(outcome) = outcome {
             // Holding => Ended
-            end(this.held, outcome);
+            this.held.end(outcome);
         }
         frame
     }
@@ -115,10 +115,12 @@ impl BodyHold {
     }
 }
 
-impl End for BodyHold {
-    #[inline]
-    fn end(mut self, outcome: Outcome) {
-        self.permit.set_outcome(outcome);
+impl End for Option<BodyHold> {
+    #[inline(never)]
+    fn end(&mut self, outcome: Outcome) {
+        if let Some(mut held) = self.take() {
+            held.permit.set_outcome(outcome);
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::body::{BodyHold, SlotBody};
-use crate::guard::{End, end, guard};
+use crate::guard::{End, guard};
 use crate::hold::Hold;
 use crate::reject::Reject;
 use crate::slot::{Acquire, Outcome, SlotPermit};
@@ -43,7 +43,7 @@ pin_project! {
         stage: Stage<F>,
         service: Option<S>,
         request: Option<Request<B>>,
-        held: Option<Held>,
+        held: Held,
         timings: Option<SlotTimings>,
         reject: R,
         with_timings: bool,
@@ -60,11 +60,12 @@ pin_project! {
     }
 }
 
-/// A permit until the response is there.
-enum Held {
-    Own(SlotPermit),
-    /// For a request that asks for an upgrade: whoever has a copy may take the permit away.
-    Shared(Shared),
+/// A permit from the start until the response is there. Both are `None` before and after.
+#[derive(Default)]
+struct Held {
+    permit: Option<SlotPermit>,
+    /// Instead of it for a request that asks for an upgrade: whoever has a copy may take the permit away.
+    shared: Option<Shared>,
 }
 
 struct Shared {
@@ -88,7 +89,7 @@ impl<S, B, F, R> ResponseFuture<S, B, F, R> {
     ) -> Self {
         let (service, request) = (Some(service), Some(request));
         let stage = Stage::Start { acquire };
-        Self { stage, service, request, held: None, timings: None, reject, with_timings }
+        Self { stage, service, request, held: Held::default(), timings: None, reject, with_timings }
     }
 }
 
@@ -105,14 +106,14 @@ where
         let mut this = self.project();
         if let StageProj::Start { mut acquire } = this.stage.as_mut().project() {
             let Some(service) = this.service else { return Poll::Pending };
-            if this.held.is_none() {
+            if !this.held.is_held() {
                 match ready!(acquire.as_mut().poll_start(cx)) {
                     // Waiting => Readying
                     Ok(permit) => {
                         if *this.with_timings {
                             *this.timings = Some(SlotTimings::new(permit.key(), acquire.waited()));
                         }
-                        *this.held = Some(Held::Own(permit));
+                        this.held.permit = Some(permit);
                     }
                     Err(error) => {
                         // Waiting => Done
@@ -126,12 +127,12 @@ where
             }
             if let Err(error) = ready!(guard(this.held, || service.poll_ready(cx))) {
                 // Readying => Done
-                end(this.held, Outcome::Failed);
+                this.held.end(Outcome::Failed);
                 (*this.service, *this.request) = (None, None);
                 return Poll::Ready(Err(this.reject.inner(error)));
             }
             if let Some(request) = this.request {
-                Held::look_at(this.held, request);
+                this.held.look_at(request);
             }
             let Some(request) = this.request.take() else { return Poll::Pending };
             // Readying => Calling
@@ -139,7 +140,7 @@ where
             *this.service = None;
         }
         let StageProj::Call { future } = this.stage.as_mut().project() else { return Poll::Pending };
-        if this.held.is_none() {
+        if !this.held.is_held() {
             // It has panicked.
             return Poll::Pending;
         }
@@ -147,14 +148,14 @@ where
             Ok(mut response) => {
                 // Calling => Done
                 this.stage.set(Stage::Done);
-                let held = Held::respond(this.held, &mut response, this.timings.take());
+                let held = this.held.respond(&mut response, this.timings.take());
                 Poll::Ready(Ok(response.map(|inner| SlotBody::new(inner, held))))
             }
             Err(error) => {
                 // Calling => Done. The permit goes now, whoever keeps this future or the error, but after what the
                 // inner future holds.
                 this.stage.set(Stage::Done);
-                end(this.held, Outcome::Failed);
+                this.held.end(Outcome::Failed);
                 Poll::Ready(Err(this.reject.inner(error)))
             }
         }
@@ -163,9 +164,9 @@ where
 
 impl<S, B, F, R> fmt::Debug for ResponseFuture<S, B, F, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match (&self.request, &self.stage, &self.held) {
-            (Some(_), _, None) => "Waiting",
-            (Some(_), _, Some(_)) => "Readying",
+        let state = match (&self.request, &self.stage, self.held.is_held()) {
+            (Some(_), _, false) => "Waiting",
+            (Some(_), _, true) => "Readying",
             (None, Stage::Call { .. }, _) => "Calling",
             (None, _, _) => "Done",
         };
@@ -176,68 +177,70 @@ impl<S, B, F, R> fmt::Debug for ResponseFuture<S, B, F, R> {
 // === impl Held ===
 
 impl Held {
+    #[inline]
+    fn is_held(&self) -> bool {
+        self.permit.is_some() || self.shared.is_some()
+    }
+
     /// Takes note of what the request says about the permit, just before the call.
     #[inline]
-    fn look_at<B>(held: &mut Option<Self>, request: &mut Request<B>) {
-        let Some(Self::Own(permit)) = held else { return };
-        if let Some(hold) = request.extensions().get::<Hold>() {
+    fn look_at<B>(&mut self, request: &mut Request<B>) {
+        if let (Some(permit), Some(hold)) = (&mut self.permit, request.extensions().get::<Hold>()) {
             permit.set_hold(*hold);
         }
         if upgrade::is_asked(request) {
-            Self::share(held, request);
+            self.share(request);
         }
     }
 
     #[cold]
-    fn share<B>(held: &mut Option<Self>, request: &mut Request<B>) {
-        let Some(Self::Own(permit)) = held.take() else { return };
+    fn share<B>(&mut self, request: &mut Request<B>) {
+        let Some(permit) = self.permit.take() else { return };
         let hold = permit.hold();
         let handle = UpgradePermit::new(permit);
         request.extensions_mut().insert(handle.clone());
         let to_connect = *request.method() == Method::CONNECT;
-        *held = Some(Self::Shared(Shared { handle, to_connect, hold, agreed: false }));
+        self.shared = Some(Shared { handle, to_connect, hold, agreed: false });
     }
 
     /// Hands the permit on to whatever keeps it after the headers: the body, if it has not ended.
     #[inline]
     fn respond<B: Body>(
-        held: &mut Option<Self>,
+        &mut self,
         response: &mut Response<B>,
         timings: Option<SlotTimings>,
     ) -> Option<BodyHold> {
-        if let Some(Self::Shared(shared)) = held {
-            let permit = shared.respond(response, timings.as_ref());
-            *held = permit.map(Self::Own);
+        if let Some(mut shared) = self.shared.take() {
+            self.permit = shared.respond(response, timings.as_ref());
         }
-        let Some(Self::Own(permit)) = held else { return None };
+        let permit = self.permit.as_mut()?;
         if let Some(timings) = &timings {
             timings.headers_came(permit.headers());
             response.extensions_mut().insert(timings.clone());
         }
         if permit.hold() == Hold::Headers {
-            end(held, Outcome::Finished);
+            self.end(Outcome::Finished);
             return None;
         }
-        let ended = guard(held, || response.body().is_end_stream());
-        let Some(Self::Own(mut permit)) = held.take() else { return None };
+        let ended = guard(self, || response.body().is_end_stream());
+        let mut permit = self.permit.take()?;
         if !ended {
             permit.headers();
+            return Some(BodyHold::new(permit, timings));
         }
-        let held = BodyHold::new(permit, timings);
-        if ended {
-            held.end(Outcome::Finished);
-            return None;
-        }
-        Some(held)
+        Some(BodyHold::new(permit, timings)).end(Outcome::Finished);
+        None
     }
 }
 
 impl End for Held {
     #[inline]
-    fn end(self, outcome: Outcome) {
-        match self {
-            Self::Own(permit) => permit.end(outcome),
-            Self::Shared(shared) => shared.end(outcome),
+    fn end(&mut self, outcome: Outcome) {
+        if let Some(permit) = self.permit.take() {
+            permit.end(outcome);
+        }
+        if let Some(shared) = self.shared.take() {
+            shared.end(outcome);
         }
     }
 }

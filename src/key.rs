@@ -53,10 +53,10 @@ pub struct KeyFuture(Pin<Box<dyn Future<Output = Result<SlotKey, BoxError>> + Se
 
 /// A host cut out of a URI or a header: no user info, brackets, port or trailing dot, but not yet in one case.
 #[derive(Clone, Copy)]
-pub(crate) struct Host<'a> {
-    name: &'a str,
-    /// Whether it is in its one form already.
-    canonical: bool,
+pub(crate) enum Host<'a> {
+    /// In its one form already.
+    Canonical(&'a str),
+    Other(&'a str),
 }
 
 // === impl SlotKey ===
@@ -233,8 +233,8 @@ impl<'a> Host<'a> {
     pub(crate) fn in_authority(authority: &'a str) -> Option<Self> {
         // Most are nothing but a name in lower case.
         if is_plain(authority.as_bytes()) && !authority.ends_with('.') {
-            return (!authority.is_empty() && authority.len() <= LONGEST_HOST)
-                .then_some(Self { name: authority, canonical: true });
+            let is_name = !authority.is_empty() && authority.len() <= LONGEST_HOST;
+            return is_name.then_some(Self::Canonical(authority));
         }
         Self::cut_out(authority)
     }
@@ -272,42 +272,47 @@ impl<'a> Host<'a> {
     /// A name, or an IPv4 address. Of two dots at its end one would be left, and be taken for the root's later on.
     fn name(name: &'a str) -> Option<Self> {
         let name = name.strip_suffix('.').unwrap_or(name);
-        let canonical = is_plain(name.as_bytes());
         let is_name = !name.is_empty() && !name.ends_with('.') && name.len() <= LONGEST_HOST;
-        is_name.then_some(Self { name, canonical })
+        is_name.then(|| if is_plain(name.as_bytes()) { Self::Canonical(name) } else { Self::Other(name) })
     }
 
     /// An IPv6 address, with the zone it may have.
     fn address(literal: &'a str) -> Option<Self> {
         let (address, zone) = split_zone(literal);
         let is_address = address.parse::<Ipv6Addr>().is_ok() && zone.len() <= LONGEST_ZONE;
-        is_address.then_some(Self { name: literal, canonical: false })
+        is_address.then_some(Self::Other(literal))
     }
 
     /// The host in its one form.
     pub(crate) fn canonical(self) -> Cow<'a, str> {
-        if self.canonical {
-            return Cow::Borrowed(self.name);
-        }
-        let (address, zone) = split_zone(self.name);
+        let name = match self {
+            Self::Canonical(name) => return Cow::Borrowed(name),
+            Self::Other(name) => name,
+        };
+        let (address, zone) = split_zone(name);
         match address.parse::<Ipv6Addr>() {
             Ok(address) => Cow::Owned(format!("{address}{}", zone.to_ascii_lowercase())),
-            Err(_) => Cow::Owned(self.name.to_ascii_lowercase()),
+            Err(_) => Cow::Owned(name.to_ascii_lowercase()),
         }
     }
 
     /// The same as bytes and without allocating, but for an IPv6 address.
     #[inline]
     fn with_bytes<T>(self, f: impl FnOnce(&[u8]) -> T) -> T {
-        if self.canonical {
-            return f(self.name.as_bytes());
+        match self {
+            Self::Canonical(name) => f(name.as_bytes()),
+            Self::Other(name) => self.with_other_bytes(name, f),
         }
-        if self.name.contains(':') {
+    }
+
+    #[inline(never)]
+    fn with_other_bytes<T>(self, name: &str, f: impl FnOnce(&[u8]) -> T) -> T {
+        if name.contains(':') {
             return f(self.canonical().as_bytes());
         }
         let mut lower = [0; LONGEST_HOST];
-        let lower = &mut lower[..self.name.len()];
-        lower.copy_from_slice(self.name.as_bytes());
+        let lower = &mut lower[..name.len()];
+        lower.copy_from_slice(name.as_bytes());
         lower.make_ascii_lowercase();
         f(lower)
     }
@@ -358,6 +363,7 @@ fn split_zone(literal: &str) -> (&str, &str) {
 
 impl fmt::Debug for Host<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.name, f)
+        let (Self::Canonical(name) | Self::Other(name)) = self;
+        fmt::Debug::fmt(name, f)
     }
 }

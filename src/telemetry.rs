@@ -41,7 +41,7 @@
 
 use crate::error::SlotError;
 use crate::key::SlotKey;
-use crate::slot::Outcome;
+use crate::slot::{Outcome, Phase};
 
 #[cfg(feature = "metrics")]
 mod numbers;
@@ -149,7 +149,7 @@ impl Voice<'_> {
 
     /// A permit is back after its last phase, the body or the headers, has lasted so long.
     #[inline]
-    pub(crate) fn ended(&self, outcome: Outcome, in_body: bool, nanos: u64) {
+    pub(crate) fn ended(&self, outcome: Outcome, phase: Phase, nanos: u64) {
         #[cfg(feature = "tracing")]
         tracing::trace!(
             target: "tower_slot",
@@ -159,7 +159,7 @@ impl Voice<'_> {
             "ended",
         );
         #[cfg(feature = "metrics")]
-        self.numbers().ended(outcome, in_body, nanos);
+        self.numbers().ended(outcome, phase, nanos);
     }
 }
 

@@ -37,14 +37,14 @@ pub use self::permit::SlotPermit;
 #[cfg_attr(not(any(feature = "tracing", feature = "metrics")), allow(unused_imports))]
 pub(crate) use self::slots::WeakSlots;
 pub use self::slots::{Slots, Sweeper};
-pub(crate) use self::stats::Outcome;
+pub(crate) use self::stats::{Outcome, Phase};
 pub use self::stats::{Counts, Phases, Recycled, SlotStats, Snapshot, TotalStats};
 
 use self::common::Common;
 use self::list::List;
 use self::pace::Pace;
 use self::state::{After, Shut, State};
-use self::stats::{Phase, Tally};
+use self::stats::Tally;
 use self::sync::Mutex;
 use self::tick::Tick;
 use crate::error::{SlotError, SlotErrorKind, WaitReason};
@@ -107,6 +107,7 @@ impl Slot {
     }
 
     /// Whether neither a queue nor the total nor a close takes part in what happens here.
+    #[inline]
     fn is_quiet(&self, state: &State) -> bool {
         state.queue.is_none() && !state.has_units && !self.common.total.is_on() && !self.common.is_closed()
     }

@@ -22,14 +22,15 @@ pub struct SlotPermit {
     slot: Arc<Slot>,
     /// Its place among those in flight in the slot.
     index: u32,
-    in_body: bool,
-    /// What it counts as when it is dropped.
-    outcome: Outcome,
-    /// Until when a request keeps it, by the limits in force at the start.
-    hold: Hold,
+    marks: Marks,
     /// When the present phase began.
     since: Tick,
 }
+
+/// What is small about a permit, in a byte of which every value is valid: so a permit that may not be there is still
+/// three whole words, and moves as such.
+#[derive(Clone, Copy)]
+struct Marks(u8);
 
 // === impl SlotPermit ===
 
@@ -37,7 +38,7 @@ impl SlotPermit {
     /// A permit that was granted just now; it is on its way to the headers, and dropping it cancels.
     #[inline]
     pub(crate) fn new(slot: Arc<Slot>, Start { index, now, hold }: Start) -> Self {
-        Self { slot, index, in_body: false, outcome: Outcome::Cancelled, hold, since: now }
+        Self { slot, index, marks: Marks::new(hold), since: now }
     }
 
     /// Returns the key of its slot.
@@ -55,12 +56,12 @@ impl SlotPermit {
 
     #[inline]
     pub(crate) fn hold(&self) -> Hold {
-        self.hold
+        self.marks.hold()
     }
 
     #[inline]
     pub(crate) fn set_hold(&mut self, hold: Hold) {
-        self.hold = hold;
+        self.marks = self.marks.with_hold(hold);
     }
 
     /// When the present phase began.
@@ -76,13 +77,13 @@ impl SlotPermit {
     /// Headers => Body. Returns how long the headers took, in nanoseconds; nothing if they were there before.
     #[inline]
     pub(crate) fn headers(&mut self) -> u64 {
-        if self.in_body {
+        if self.marks.in_body() {
             return 0;
         }
         let now = self.slot.common().epoch.now();
         let took = now.since(self.since);
         self.slot.headers(now, took);
-        (self.in_body, self.since) = (true, now);
+        (self.marks, self.since) = (self.marks.with_body(), now);
         self.slot.voice().headers(took);
         took
     }
@@ -90,40 +91,94 @@ impl SlotPermit {
     /// From now on it is in the hands of somebody who drops it when the work is done.
     pub(crate) fn by_hand(mut self) -> Self {
         self.headers();
-        self.outcome = Outcome::Finished;
+        self.set_outcome(Outcome::Finished);
         self
     }
 
     /// It has been in such hands since its start, and never was on its way to headers.
     pub(crate) fn by_hand_from_start(mut self) -> Self {
         self.slot.headers(self.since, 0);
-        (self.in_body, self.outcome) = (true, Outcome::Finished);
+        self.marks = self.marks.with_body();
+        self.set_outcome(Outcome::Finished);
         self
     }
 
     /// Gives it back.
     #[inline]
     pub(crate) fn end(mut self, outcome: Outcome) {
-        self.outcome = outcome;
-    }
-
-    #[inline]
-    pub(crate) fn outcome(&self) -> Outcome {
-        self.outcome
+        self.set_outcome(outcome);
     }
 
     #[inline]
     pub(crate) fn set_outcome(&mut self, outcome: Outcome) {
-        self.outcome = outcome;
+        self.marks = self.marks.with_outcome(outcome);
     }
 }
 
 impl Drop for SlotPermit {
     // In flight => Given back.
     fn drop(&mut self) {
-        let phase = if self.in_body { Phase::Body } else { Phase::Headers };
-        let took = self.slot.release(self.index, phase, self.since, self.outcome);
-        self.slot.voice().ended(self.outcome, self.in_body, took);
+        let (phase, outcome) = (self.marks.phase(), self.marks.outcome());
+        let took = self.slot.release(self.index, phase, self.since, outcome);
+        self.slot.voice().ended(outcome, phase, took);
+    }
+}
+
+// === impl Marks ===
+
+impl Marks {
+    const IN_BODY: u8 = 1;
+    const TO_HEADERS: u8 = 2;
+    const OUTCOME: u8 = 4;
+
+    /// On its way to the headers; dropping it cancels.
+    #[inline]
+    fn new(hold: Hold) -> Self {
+        Self(0).with_outcome(Outcome::Cancelled).with_hold(hold)
+    }
+
+    /// Until when a request keeps it: by the limits in force at the start, or by the request's own word.
+    #[inline]
+    fn hold(self) -> Hold {
+        if self.0 & Self::TO_HEADERS == 0 { Hold::Body } else { Hold::Headers }
+    }
+
+    #[inline]
+    fn with_hold(self, hold: Hold) -> Self {
+        match hold {
+            Hold::Body => Self(self.0 & !Self::TO_HEADERS),
+            Hold::Headers => Self(self.0 | Self::TO_HEADERS),
+        }
+    }
+
+    #[inline]
+    fn in_body(self) -> bool {
+        self.0 & Self::IN_BODY != 0
+    }
+
+    #[inline]
+    fn with_body(self) -> Self {
+        Self(self.0 | Self::IN_BODY)
+    }
+
+    #[inline]
+    fn phase(self) -> Phase {
+        if self.in_body() { Phase::Body } else { Phase::Headers }
+    }
+
+    /// What it counts as when it is dropped.
+    #[inline]
+    fn outcome(self) -> Outcome {
+        match self.0 / Self::OUTCOME {
+            0 => Outcome::Finished,
+            1 => Outcome::Failed,
+            _ => Outcome::Cancelled,
+        }
+    }
+
+    #[inline]
+    fn with_outcome(self, outcome: Outcome) -> Self {
+        Self(self.0 % Self::OUTCOME + outcome as u8 * Self::OUTCOME)
     }
 }
 

@@ -61,9 +61,9 @@ impl Epoch {
 
     #[inline]
     pub(crate) fn tick(self, moment: Instant) -> Tick {
-        // 584 years fit into the product, and the longest duration of an `Instant` is not reached by a clock.
+        // Both wrap after 584 years only.
         let since = moment.saturating_duration_since(self.0);
-        Tick::new(since.as_secs().saturating_mul(NANOS).saturating_add(u64::from(since.subsec_nanos())))
+        Tick::new(since.as_secs().wrapping_mul(NANOS).wrapping_add(u64::from(since.subsec_nanos())))
     }
 
     pub(crate) fn instant(self, tick: Tick) -> Instant {

@@ -9,7 +9,7 @@ use super::seconds;
 use crate::config::SlotConfigBuilder;
 use crate::error::{SlotErrorKind, WaitReason};
 use crate::key::SlotKey;
-use crate::slot::Outcome;
+use crate::slot::{Outcome, Phase};
 
 /// How many slots have a label of their own unless said otherwise.
 const LABELS: usize = 100;
@@ -181,14 +181,14 @@ impl Instruments {
         self.headers.record(seconds(nanos));
     }
 
-    pub(super) fn ended(&self, outcome: Outcome, in_body: bool, nanos: u64) {
+    pub(super) fn ended(&self, outcome: Outcome, phase: Phase, nanos: u64) {
         let counter = match outcome {
             Outcome::Finished => &self.finished,
             Outcome::Failed => &self.failed,
             Outcome::Cancelled => &self.cancelled,
         };
         counter.increment(1);
-        let phase = if in_body { &self.body } else { &self.headers };
+        let phase = if phase == Phase::Body { &self.body } else { &self.headers };
         phase.record(seconds(nanos));
     }
 }
