@@ -35,11 +35,13 @@ impl Common {
         }
     }
 
+    #[inline]
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 
     /// Notes that a piece of the table is due; the next look-up pays for it.
+    #[inline]
     pub(super) fn mind_sweep(&self, now: Tick) {
         let at = self.sweep_at.load(Ordering::Relaxed);
         if at != 0 && at <= now.nanos() {
@@ -47,6 +49,7 @@ impl Common {
         }
     }
 
+    #[inline]
     pub(super) fn is_sweep_due(&self) -> bool {
         self.sweep_at.load(Ordering::Relaxed) == 0
     }

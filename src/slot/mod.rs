@@ -43,7 +43,8 @@ pub use self::stats::{Counts, Phases, Recycled, SlotStats, Snapshot, TotalStats}
 use self::common::Common;
 use self::list::List;
 use self::pace::Pace;
-use self::state::{After, Shut, State};
+use self::permit::Place;
+use self::state::{After, Flight, Shut, State};
 use self::stats::Tally;
 use self::sync::Mutex;
 use self::tick::Tick;
@@ -173,22 +174,34 @@ impl Slot {
         Err(error)
     }
 
-    /// A permit moves from the headers to the body, having spent `took` nanoseconds so far.
-    fn headers(&self, now: Tick, took: u64) {
+    /// The permit at `index` moves from the headers to the body. Returns how long the headers took, in nanoseconds.
+    fn headers(&self, index: u32) -> u64 {
         let mut state = self.state.lock();
+        let now = self.common.epoch.now();
+        let Some(permit) = state.permits.get_mut(index) else { return 0 };
+        let took = now.since(permit.since);
+        permit.since = now;
         state.in_body += 1;
         state.tally.change(Phase::Headers, Phase::Body, 1, now);
         state.tally.stayed(Phase::Headers, took);
+        took
     }
 
-    /// A permit comes back. Returns how long its last phase took, in nanoseconds.
-    fn release(&self, index: u32, phase: Phase, since: Tick, outcome: Outcome) -> u64 {
+    /// The permit at `index` has been in the body since its start.
+    fn skip_headers(&self, index: u32) {
+        let mut state = self.state.lock();
+        let Some(since) = state.permits.get(index).map(|permit| permit.since) else { return };
+        state.in_body += 1;
+        state.tally.change(Phase::Headers, Phase::Body, 1, since);
+    }
+
+    /// A permit comes back.
+    fn release(&self, place: Place) {
+        let (phase, outcome) = (place.phase(), place.outcome());
         let mut state = self.state.lock();
         let now = self.common.epoch.now();
+        let Some(Flight { since, .. }) = state.permits.remove(place.index()) else { return };
         let took = now.since(since);
-        if state.permits.remove(index).is_none() {
-            return took;
-        }
         state.in_body -= usize::from(phase == Phase::Body);
         state.tally.leave(phase, now);
         state.tally.stayed(phase, took);
@@ -197,7 +210,8 @@ impl Slot {
             state.rest(now);
         }
         if self.is_quiet(&state) {
-            return took;
+            drop(state);
+            return self.voice().ended(outcome, phase, took);
         }
         let mut after = After::default();
         if state.has_units {
@@ -211,7 +225,7 @@ impl Slot {
         }
         drop(state);
         after.run();
-        took
+        self.voice().ended(outcome, phase, took);
     }
 
     /// Wakes the first waiter: its slot was called at the total.

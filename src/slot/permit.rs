@@ -8,8 +8,6 @@ use tokio::time::Instant;
 use super::Slot;
 use super::queue::Clocks;
 use super::stats::{Outcome, Phase};
-use super::tick::Tick;
-use super::ticket::Start;
 use crate::hold::Hold;
 use crate::key::SlotKey;
 
@@ -20,25 +18,21 @@ use crate::key::SlotKey;
 #[must_use = "a permit is given back when it is dropped"]
 pub struct SlotPermit {
     slot: Arc<Slot>,
-    /// Its place among those in flight in the slot.
-    index: u32,
-    marks: Marks,
-    /// When the present phase began.
-    since: Tick,
+    place: Place,
 }
 
-/// What is small about a permit, in a byte of which every value is valid: so a permit that may not be there is still
-/// three whole words, and moves as such.
-#[derive(Clone, Copy)]
-struct Marks(u8);
+/// Which of those in flight in its slot a permit is, and what is said of it: all in one word of which every value is
+/// valid, so that a permit moves in two registers even where it may be missing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place(u64);
 
 // === impl SlotPermit ===
 
 impl SlotPermit {
     /// A permit that was granted just now; it is on its way to the headers, and dropping it cancels.
     #[inline]
-    pub(crate) fn new(slot: Arc<Slot>, Start { index, now, hold }: Start) -> Self {
-        Self { slot, index, marks: Marks::new(hold), since: now }
+    pub(crate) fn new(slot: Arc<Slot>, place: Place) -> Self {
+        Self { slot, place }
     }
 
     /// Returns the key of its slot.
@@ -56,34 +50,32 @@ impl SlotPermit {
 
     #[inline]
     pub(crate) fn hold(&self) -> Hold {
-        self.marks.hold()
+        self.place.hold()
     }
 
     #[inline]
     pub(crate) fn set_hold(&mut self, hold: Hold) {
-        self.marks = self.marks.with_hold(hold);
+        self.place = self.place.with_hold(hold);
     }
 
     /// When the present phase began.
     pub(crate) fn phase_began(&self) -> Instant {
-        self.slot.common().epoch.instant(self.since)
+        self.slot.phase_began(self.place.index())
     }
 
     /// How long the present phase has lasted, in nanoseconds.
     pub(crate) fn lasted(&self) -> u64 {
-        self.slot.common().epoch.now().since(self.since)
+        self.slot.phase_lasted(self.place.index())
     }
 
     /// Headers => Body. Returns how long the headers took, in nanoseconds; nothing if they were there before.
     #[inline]
     pub(crate) fn headers(&mut self) -> u64 {
-        if self.marks.in_body() {
+        if self.place.in_body() {
             return 0;
         }
-        let now = self.slot.common().epoch.now();
-        let took = now.since(self.since);
-        self.slot.headers(now, took);
-        (self.marks, self.since) = (self.marks.with_body(), now);
+        self.place = self.place.with_body();
+        let took = self.slot.headers(self.place.index());
         self.slot.voice().headers(took);
         took
     }
@@ -97,8 +89,8 @@ impl SlotPermit {
 
     /// It has been in such hands since its start, and never was on its way to headers.
     pub(crate) fn by_hand_from_start(mut self) -> Self {
-        self.slot.headers(self.since, 0);
-        self.marks = self.marks.with_body();
+        self.place = self.place.with_body();
+        self.slot.skip_headers(self.place.index());
         self.set_outcome(Outcome::Finished);
         self
     }
@@ -111,30 +103,34 @@ impl SlotPermit {
 
     #[inline]
     pub(crate) fn set_outcome(&mut self, outcome: Outcome) {
-        self.marks = self.marks.with_outcome(outcome);
+        self.place = self.place.with_outcome(outcome);
     }
 }
 
 impl Drop for SlotPermit {
     // In flight => Given back.
+    #[inline]
     fn drop(&mut self) {
-        let (phase, outcome) = (self.marks.phase(), self.marks.outcome());
-        let took = self.slot.release(self.index, phase, self.since, outcome);
-        self.slot.voice().ended(outcome, phase, took);
+        self.slot.release(self.place);
     }
 }
 
-// === impl Marks ===
+// === impl Place ===
 
-impl Marks {
-    const IN_BODY: u8 = 1;
-    const TO_HEADERS: u8 = 2;
-    const OUTCOME: u8 = 4;
+impl Place {
+    const IN_BODY: u64 = 1 << 32;
+    const TO_HEADERS: u64 = 1 << 33;
+    const OUTCOME: u32 = 34;
 
     /// On its way to the headers; dropping it cancels.
     #[inline]
-    fn new(hold: Hold) -> Self {
-        Self(0).with_outcome(Outcome::Cancelled).with_hold(hold)
+    pub(crate) fn new(index: u32, hold: Hold) -> Self {
+        Self(u64::from(index)).with_outcome(Outcome::Cancelled).with_hold(hold)
+    }
+
+    #[inline]
+    pub(super) fn index(self) -> u32 {
+        self.0 as u32
     }
 
     /// Until when a request keeps it: by the limits in force at the start, or by the request's own word.
@@ -162,14 +158,14 @@ impl Marks {
     }
 
     #[inline]
-    fn phase(self) -> Phase {
+    pub(super) fn phase(self) -> Phase {
         if self.in_body() { Phase::Body } else { Phase::Headers }
     }
 
     /// What it counts as when it is dropped.
     #[inline]
-    fn outcome(self) -> Outcome {
-        match self.0 / Self::OUTCOME {
+    pub(super) fn outcome(self) -> Outcome {
+        match self.0 >> Self::OUTCOME {
             0 => Outcome::Finished,
             1 => Outcome::Failed,
             _ => Outcome::Cancelled,
@@ -178,7 +174,7 @@ impl Marks {
 
     #[inline]
     fn with_outcome(self, outcome: Outcome) -> Self {
-        Self(self.0 % Self::OUTCOME + outcome as u8 * Self::OUTCOME)
+        Self(self.0 & !(u64::MAX << Self::OUTCOME) | (outcome as u64) << Self::OUTCOME)
     }
 }
 

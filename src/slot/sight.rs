@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::Slot;
 use super::state::State;
 use super::stats::{Phase, SlotStats, Tally};
@@ -49,7 +51,7 @@ impl Slot {
             in_flight,
             waiting,
             reason: queue.map(|queue| queue.gate()),
-            oldest_permit: state.permits.front().map(|start| now.duration_since(*start)),
+            oldest_permit: state.permits.front().map(|oldest| now.duration_since(oldest.started)),
             oldest_waiter: queue
                 .and_then(|queue| queue.waiters.front())
                 .map(|first| now.duration_since(first.asked)),
@@ -64,6 +66,19 @@ impl Slot {
             longest: state.tally.longest(),
             counts: state.tally.counts(in_flight, waiting),
         }
+    }
+
+    /// When the present phase of the permit at `index` began.
+    pub(super) fn phase_began(&self, index: u32) -> Instant {
+        let since = self.state.lock().permits.get(index).map(|permit| permit.since);
+        self.common.epoch.instant(since.unwrap_or(Tick::FIRST))
+    }
+
+    /// How long the present phase of the permit at `index` has lasted, in nanoseconds.
+    pub(super) fn phase_lasted(&self, index: u32) -> u64 {
+        let state = self.state.lock();
+        let now = self.common.epoch.now();
+        state.permits.get(index).map_or(0, |permit| now.since(permit.since))
     }
 
     /// A refusal, of the waiter at `index` or of somebody who has not waited.
@@ -83,7 +98,7 @@ impl Slot {
             reason: queue.map(|queue| queue.gate()),
             waited: waiter.map_or(Duration::ZERO, |waiter| now.duration_since(waiter.asked)),
             in_flight: state.permits.len(),
-            oldest: state.permits.front().map(|start| now.duration_since(*start)),
+            oldest: state.permits.front().map(|oldest| now.duration_since(oldest.started)),
             stalled: queue.and_then(|queue| queue.stalled(now)).map(Duration::from_nanos),
             earliest_start: next.map(|next| self.common.epoch.instant(next)),
             source: None,

@@ -6,10 +6,10 @@ use std::task::Waker;
 use super::Slot;
 use super::list::List;
 use super::pace::Pace;
+use super::permit::Place;
 use super::queue::Queue;
 use super::stats::{Phase, Tally};
 use super::tick::Tick;
-use super::ticket::Start;
 use super::total::InLine;
 use crate::error::WaitReason;
 use crate::limits::Limits;
@@ -18,7 +18,7 @@ use crate::limits::Limits;
 pub(super) struct State {
     pub(super) limits: Arc<Limits>,
     /// Those in flight, in order of their starts.
-    pub(super) permits: List<Tick>,
+    pub(super) permits: List<Flight>,
     /// How many of them are in the body.
     pub(super) in_body: usize,
     pub(super) pace: Pace,
@@ -33,6 +33,14 @@ pub(super) struct State {
     /// When it was last left.
     pub(super) idle_since: Tick,
     pub(super) tally: Tally,
+}
+
+/// One in flight.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) started: Tick,
+    /// When its present phase began.
+    pub(super) since: Tick,
 }
 
 /// A gate that is shut, and when it opens if that is known.
@@ -54,11 +62,11 @@ pub(super) struct After {
 impl State {
     /// Counts a start. Whoever has room and passed all gates may call it.
     #[inline]
-    pub(super) fn start(&mut self, now: Tick) -> Start {
-        let index = self.permits.push(now);
+    pub(super) fn start(&mut self, now: Tick) -> Place {
+        let index = self.permits.push(Flight { started: now, since: now });
         self.pace.started(now);
         self.tally.enter(Phase::Headers, now);
-        Start { index, now, hold: self.limits.hold }
+        Place::new(index, self.limits.hold)
     }
 
     pub(super) fn waiting(&self) -> usize {

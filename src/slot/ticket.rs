@@ -4,7 +4,6 @@ use super::permit::SlotPermit;
 use super::queue::Clocks;
 use super::tick::Tick;
 use crate::error::SlotError;
-use crate::hold::Hold;
 
 /// One waiter's side of the queue.
 #[derive(Debug, Default)]
@@ -14,16 +13,6 @@ pub(crate) struct Ticket {
     pub(super) deadline: Option<Tick>,
     /// The queue's clocks when it came; once it has left, how long it waited by reason.
     pub(super) clocks: Clocks,
-}
-
-/// A start that was granted: what its permit is made of.
-#[derive(Debug)]
-#[must_use]
-pub(crate) struct Start {
-    /// The permit's place among those in flight.
-    pub(super) index: u32,
-    pub(super) now: Tick,
-    pub(super) hold: Hold,
 }
 
 /// What a poll comes to.

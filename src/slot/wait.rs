@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::Slot;
+use super::permit::Place;
 use super::queue::Queue;
 use super::state::{After, Shut, State};
 use super::stats::Phase;
 use super::sync::MutexGuard;
 use super::tick::Tick;
-use super::ticket::{Start, Step, Ticket, earlier};
+use super::ticket::{Step, Ticket, earlier};
 use crate::error::{SlotErrorKind, WaitReason};
 use crate::jitter::nanos;
 
@@ -19,7 +20,7 @@ impl Slot {
     /// New => Started, the usual way: nobody waits and nothing is to be asked but the slot. Otherwise the lock goes
     /// on to [`poll`](Self::poll).
     #[inline]
-    pub(super) fn start_at_once(&self) -> Result<Start, MutexGuard<'_, State>> {
+    pub(super) fn start_at_once(&self) -> Result<Place, MutexGuard<'_, State>> {
         let mut state = self.state.lock();
         if self.is_quiet(&state) {
             let now = self.common.epoch.now();
