@@ -19,7 +19,8 @@ use crate::limits::SlotLimits;
 const LIMITS: [&str; 6] = ["concurrency", "delay", "jitter", "queue_capacity", "wait_timeout", "hold"];
 
 /// The other fields of a configuration.
-const ALL: [&str; 6] = ["total_concurrency", "idle_timeout", "max_slots", "overflow_slot", "slots", "groups"];
+const ALL: [&str; 7] =
+    ["total_concurrency", "idle_timeout", "max_slots", "overflow_slot", "statistics", "slots", "groups"];
 
 /// How it is written that there is no limit.
 const UNLIMITED: &str = "unlimited";
@@ -92,6 +93,7 @@ struct Time(Option<Duration>);
 ///     idle_timeout = "60s"
 ///     max_slots = 10000            # or "unlimited"
 ///     overflow_slot = "rest"
+///     statistics = true            # the default
 ///
 ///     [slots]
 ///     "api.test" = { delay = "50ms", concurrency = 2 }
@@ -143,6 +145,7 @@ impl<'de> Visitor<'de> for ConfigVisitor {
                     Count(Some(n)) => config.max_slots(n),
                     Count(None) => config.unlimited_slots(),
                 },
+                "statistics" => config.statistics(map.next_value()?),
                 "idle_timeout" => config.idle_timeout(value(&mut map, None, field)?),
                 "overflow_slot" => config.overflow_slot(map.next_value::<String>()?),
                 "slots" => {

@@ -14,6 +14,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::body::{BodyHold, SlotBody};
+use crate::connection::Connecting;
 use crate::guard::{End, guard};
 use crate::hold::Hold;
 use crate::reject::Reject;
@@ -44,9 +45,10 @@ pin_project! {
         service: Option<S>,
         request: Option<Request<B>>,
         held: Held,
+        connecting: Connecting,
         timings: Option<SlotTimings>,
         reject: R,
-        with_timings: bool,
+        wanted: Wanted,
     }
 }
 
@@ -58,6 +60,13 @@ pin_project! {
         Call { #[pin] future: F },
         Done,
     }
+}
+
+/// What is to be told about each request, beyond what the slots count.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) timings: bool,
+    pub(crate) connection: bool,
 }
 
 /// A permit from the start until the response is there. Both are `None` before and after.
@@ -80,16 +89,11 @@ struct Shared {
 
 impl<S, B, F, R> ResponseFuture<S, B, F, R> {
     #[inline]
-    pub(crate) fn new(
-        acquire: Acquire,
-        service: S,
-        request: Request<B>,
-        reject: R,
-        with_timings: bool,
-    ) -> Self {
+    pub(crate) fn new(acquire: Acquire, service: S, request: Request<B>, reject: R, wanted: Wanted) -> Self {
         let (service, request) = (Some(service), Some(request));
         let stage = Stage::Start { acquire };
-        Self { stage, service, request, held: Held::default(), timings: None, reject, with_timings }
+        let (held, connecting) = (Held::default(), Connecting::default());
+        Self { stage, service, request, held, connecting, timings: None, reject, wanted }
     }
 }
 
@@ -110,7 +114,7 @@ where
                 match ready!(acquire.as_mut().poll_start(cx)) {
                     // Waiting => Readying
                     Ok(permit) => {
-                        if *this.with_timings {
+                        if this.wanted.timings {
                             *this.timings = Some(SlotTimings::new(permit.key(), acquire.waited()));
                         }
                         this.held.permit = Some(permit);
@@ -133,6 +137,9 @@ where
             }
             if let Some(request) = this.request {
                 this.held.look_at(request);
+                if let (true, Some(permit)) = (this.wanted.connection, &mut this.held.permit) {
+                    this.connecting.ask(request, permit, this.wanted.timings);
+                }
             }
             let Some(request) = this.request.take() else { return Poll::Pending };
             // Readying => Calling
@@ -144,10 +151,13 @@ where
             // It has panicked.
             return Poll::Pending;
         }
-        match ready!(guard(this.held, || future.poll(cx))) {
+        let answer = guard(this.held, || future.poll(cx));
+        this.connecting.look(this.held.permit.as_mut(), this.timings.as_ref());
+        match ready!(answer) {
             Ok(mut response) => {
                 // Calling => Done
                 this.stage.set(Stage::Done);
+                this.connecting.end(this.held.permit.as_mut());
                 let held = this.held.respond(&mut response, this.timings.take());
                 Poll::Ready(Ok(response.map(|inner| SlotBody::new(inner, held))))
             }
@@ -215,7 +225,7 @@ impl Held {
         }
         let permit = self.permit.as_mut()?;
         if let Some(timings) = &timings {
-            timings.headers_came(permit.headers());
+            timings.headers_came(permit.headers(true));
             response.extensions_mut().insert(timings.clone());
         }
         if permit.hold() == Hold::Headers {
@@ -225,7 +235,7 @@ impl Held {
         let ended = guard(self, || response.body().is_end_stream());
         let mut permit = self.permit.take()?;
         if !ended {
-            permit.headers();
+            permit.headers(false);
             return Some(BodyHold::new(permit, timings));
         }
         Some(BodyHold::new(permit, timings)).end(Outcome::Finished);

@@ -4,6 +4,7 @@ use tower_layer::Layer;
 
 use crate::config::SlotConfig;
 use crate::extract::ExtensionOrHost;
+use crate::future::Wanted;
 use crate::reject::{Fail, RejectWith};
 use crate::service::SlotService;
 use crate::slot::Slots;
@@ -28,7 +29,7 @@ pub struct SlotLayer<K = ExtensionOrHost, R = Fail> {
     slots: Slots,
     key_extractor: K,
     reject: R,
-    timings: bool,
+    wanted: Wanted,
 }
 
 // === impl SlotLayer ===
@@ -43,7 +44,7 @@ impl SlotLayer {
     /// Creates a layer that uses slots which others use too.
     #[must_use]
     pub fn with_slots(slots: Slots) -> Self {
-        Self { slots, key_extractor: ExtensionOrHost, reject: Fail, timings: false }
+        Self { slots, key_extractor: ExtensionOrHost, reject: Fail, wanted: Wanted::default() }
     }
 }
 
@@ -51,8 +52,8 @@ impl<K, R> SlotLayer<K, R> {
     /// Says which slot a request goes through.
     #[must_use]
     pub fn key_extractor<K2>(self, key_extractor: K2) -> SlotLayer<K2, R> {
-        let Self { slots, reject, timings, .. } = self;
-        SlotLayer { slots, key_extractor, reject, timings }
+        let Self { slots, reject, wanted, .. } = self;
+        SlotLayer { slots, key_extractor, reject, wanted }
     }
 
     /// Turns the slot's refusals into responses. Errors then keep the inner service's type, so `Infallible` stays
@@ -69,15 +70,29 @@ impl<K, R> SlotLayer<K, R> {
     /// ```
     #[must_use]
     pub fn reject_with<F>(self, f: F) -> SlotLayer<K, RejectWith<F>> {
-        let Self { slots, key_extractor, timings, .. } = self;
-        SlotLayer { slots, key_extractor, reject: RejectWith(f), timings }
+        let Self { slots, key_extractor, wanted, .. } = self;
+        SlotLayer { slots, key_extractor, reject: RejectWith(f), wanted }
     }
 
     /// Puts [`SlotTimings`](crate::SlotTimings) into every response's extensions. Off by default; it costs an
     /// allocation per response.
     #[must_use]
     pub fn timings(mut self, on: bool) -> Self {
-        self.timings = on;
+        self.wanted.timings = on;
+        self
+    }
+
+    /// Tells the time to a connection (pool, name, TCP, proxy, TLS) apart from the time to the headers, in
+    /// [`Phases`](crate::Phases) and [`SlotTimings`](crate::SlotTimings). Off by default; it costs three allocations
+    /// per request.
+    ///
+    /// The inner service has to be hyper-util's legacy client, or hand the request's extensions on to one: it tells when
+    /// it has a connection. Where nobody tells, and for requests that ask for an upgrade, all counts as to the headers.
+    #[cfg(feature = "connection")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "connection")))]
+    #[must_use]
+    pub fn connection_times(mut self, on: bool) -> Self {
+        self.wanted.connection = on;
         self
     }
 
@@ -92,7 +107,7 @@ impl<S, K: Clone, R: Clone> Layer<S> for SlotLayer<K, R> {
     type Service = SlotService<S, K, R>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let Self { slots, key_extractor, reject, timings } = self.clone();
-        SlotService { inner, slots, key_extractor, reject, timings }
+        let Self { slots, key_extractor, reject, wanted } = self.clone();
+        SlotService { inner, slots, key_extractor, reject, wanted }
     }
 }

@@ -95,6 +95,7 @@
 //! | `serde` | [`SlotConfig`] from a file in TOML, JSON or YAML |
 //! | `reqwest` | `ReqwestService`: a `reqwest::Client` as the inner service, its responses kept whole. None of reqwest's own features are turned on: TLS and HTTP/2 are yours to choose |
 //! | `reqwest-middleware` | `SlotMiddleware` for clients built with reqwest-middleware; turns `reqwest` on |
+//! | `connection` | `SlotLayer::connection_times`: the time to a connection apart from the time to the headers, told by hyper-util's client |
 //! | `proxy` | `ProxyIdentity`: keys of proxies and their accounts, without secrets |
 //! | `tracing` | events per request, and warnings; see [`telemetry`] |
 //! | `metrics` | counters, histograms and gauges through the `metrics` facade; see [`telemetry`] |
@@ -106,10 +107,12 @@ mod ahead;
 mod config;
 #[cfg(feature = "serde")]
 mod config_file;
+mod connection;
 #[cfg(feature = "domain")]
 mod domain;
 mod error;
 mod extract;
+mod guard;
 mod hold;
 mod jitter;
 mod key;
@@ -129,7 +132,6 @@ mod upgrade;
 
 pub mod body;
 pub mod future;
-mod guard;
 #[cfg(any(doc, doctest))]
 pub mod placement;
 #[cfg(feature = "reqwest")]

@@ -97,7 +97,7 @@ use tower_service::Service;
 
 use crate::ahead::Ahead;
 use crate::error::SlotError;
-use crate::future::ResponseFuture;
+use crate::future::{ResponseFuture, Wanted};
 use crate::hold::Hold;
 use crate::key::{KeyRef, SlotKey};
 use crate::reject::Reject;
@@ -194,7 +194,8 @@ impl Middleware for SlotMiddleware {
         }
         let acquire = self.slots.acquire(key(extensions, request.extensions(), &url));
         let request = request.map(|_: Body| Sending { url, body, next, extensions });
-        let response = ResponseFuture::new(acquire, Chain, request, Refuse, self.timings).await?;
+        let wanted = Wanted { timings: self.timings, ..Wanted::default() };
+        let response = ResponseFuture::new(acquire, Chain, request, Refuse, wanted).await?;
 
         if self.failed > 0 && is_failed(response.status()) && response.body().is_holding() {
             let (parts, body) = response.into_parts();

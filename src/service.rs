@@ -7,7 +7,7 @@ use tower_service::Service;
 
 use crate::body::SlotBody;
 use crate::extract::{ExtensionOrHost, Extracted, KeyExtractor};
-use crate::future::ResponseFuture;
+use crate::future::{ResponseFuture, Wanted};
 use crate::reject::{Fail, Reject};
 use crate::slot::{Acquire, Slots};
 
@@ -24,7 +24,7 @@ pub struct SlotService<S, K = ExtensionOrHost, R = Fail> {
     pub(crate) slots: Slots,
     pub(crate) key_extractor: K,
     pub(crate) reject: R,
-    pub(crate) timings: bool,
+    pub(crate) wanted: Wanted,
 }
 
 // === impl SlotService ===
@@ -76,6 +76,6 @@ where
             Extracted::Later(key) => Acquire::later(key, self.slots.clone()),
         };
         // The clone has not been polled ready: it holds nothing while the request waits.
-        ResponseFuture::new(acquire, self.inner.clone(), request, self.reject.clone(), self.timings)
+        ResponseFuture::new(acquire, self.inner.clone(), request, self.reject.clone(), self.wanted)
     }
 }

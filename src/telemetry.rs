@@ -14,6 +14,7 @@
 //! | debug | `started` | `slot`, `waited` and its parts `concurrency`, `pace`, `total` |
 //! | debug | `refused` | `slot`, `kind`, `reason`, `waited`, `in_flight` |
 //! | trace | `gone while waiting` | `slot` |
+//! | trace | `connected` | `slot`, `connection` |
 //! | trace | `headers` | `slot`, `headers` |
 //! | trace | `ended` | `slot`, `outcome`, `lasted` (its last phase) |
 //! | warn | `oldest permit is old: bodies not read?` | `slot`, `in_flight`, `oldest` |
@@ -29,7 +30,7 @@
 //! |---|---|---|
 //! | `tower_slot.requests.started`, `.finished`, `.failed`, `.cancelled`, `.refused`, `.timed_out`, `.gone` | counter | |
 //! | `tower_slot.wait.duration` | histogram, seconds | `reason`: `concurrency`, `pace`, `total`, or `none` for a start without any wait |
-//! | `tower_slot.headers.duration`, `tower_slot.body.duration` | histogram, seconds | |
+//! | `tower_slot.connection.duration`, `tower_slot.headers.duration`, `tower_slot.body.duration` | histogram, seconds | |
 //! | `tower_slot.requests.in_flight` | gauge | |
 //! | `tower_slot.requests.waiting` | gauge | `reason` |
 //!
@@ -139,6 +140,14 @@ impl Voice<'_> {
         self.numbers().gone();
     }
 
+    #[cfg(feature = "connection")]
+    pub(crate) fn connected(&self, nanos: u64) {
+        #[cfg(feature = "tracing")]
+        tracing::trace!(target: "tower_slot", slot = self.key.as_str(), connection = seconds(nanos), "connected");
+        #[cfg(feature = "metrics")]
+        self.numbers().connection(nanos);
+    }
+
     #[inline]
     pub(crate) fn headers(&self, nanos: u64) {
         #[cfg(feature = "tracing")]
@@ -147,19 +156,19 @@ impl Voice<'_> {
         self.numbers().headers(nanos);
     }
 
-    /// A permit is back after its last phase, the body or the headers, has lasted so long.
+    /// A permit is back, after its last phase, where that is timed, has lasted so many nanoseconds.
     #[inline]
-    pub(crate) fn ended(&self, outcome: Outcome, phase: Phase, nanos: u64) {
+    pub(crate) fn ended(&self, outcome: Outcome, timed: Option<(Phase, u64)>) {
         #[cfg(feature = "tracing")]
         tracing::trace!(
             target: "tower_slot",
             slot = self.key.as_str(),
             outcome = outcome.as_str(),
-            lasted = seconds(nanos),
+            lasted = timed.map(|(_, nanos)| seconds(nanos)),
             "ended",
         );
         #[cfg(feature = "metrics")]
-        self.numbers().ended(outcome, phase, nanos);
+        self.numbers().ended(outcome, timed);
     }
 }
 

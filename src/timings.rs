@@ -16,6 +16,7 @@ struct Timings {
     slot: SlotKey,
     /// By reason, in nanoseconds.
     waited: [u64; 3],
+    connection: OnceLock<u64>,
     headers: OnceLock<u64>,
     /// Set when the permit is given back.
     body: OnceLock<u64>,
@@ -27,7 +28,8 @@ impl SlotTimings {
     /// Of a request that starts now.
     #[cold]
     pub(crate) fn new(slot: &SlotKey, waited: [u64; 3]) -> Self {
-        Self(Arc::new(Timings { slot: slot.clone(), waited, headers: OnceLock::new(), body: OnceLock::new() }))
+        let (connection, headers, body) = Default::default();
+        Self(Arc::new(Timings { slot: slot.clone(), waited, connection, headers, body }))
     }
 
     /// Returns the slot's key.
@@ -48,7 +50,15 @@ impl SlotTimings {
         Duration::from_nanos(self.0.waited[reason as usize])
     }
 
-    /// Returns how long it took from the start to the response's headers.
+    /// Returns how long it took from the start until the client had a connection: known with
+    /// `SlotLayer::connection_times`, if the client tells.
+    #[must_use]
+    pub fn to_connection(&self) -> Option<Duration> {
+        self.0.connection.get().copied().map(Duration::from_nanos)
+    }
+
+    /// Returns how long it took to the response's headers: from the connection where that is known, else from the
+    /// start.
     #[must_use]
     pub fn to_headers(&self) -> Duration {
         // Nobody sees these before.
@@ -60,6 +70,11 @@ impl SlotTimings {
     #[must_use]
     pub fn body(&self) -> Option<Duration> {
         self.0.body.get().copied().map(Duration::from_nanos)
+    }
+
+    #[cfg(feature = "connection")]
+    pub(crate) fn connected(&self, nanos: u64) {
+        let _ = self.0.connection.set(nanos);
     }
 
     pub(crate) fn headers_came(&self, nanos: u64) {

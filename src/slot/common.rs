@@ -7,6 +7,7 @@ use super::drain::Drain;
 use super::sync::{AtomicBool, AtomicU64, Ordering};
 use super::tick::{Epoch, Tick};
 use super::total::Total;
+use crate::config::SlotConfig;
 use crate::telemetry::Telemetry;
 
 /// What all slots of one table share.
@@ -19,19 +20,22 @@ pub(crate) struct Common {
     pub(crate) total: Total<Arc<Slot>>,
     pub(crate) drain: Drain,
     pub(crate) telemetry: Telemetry,
+    /// Whether the phases after the start are timed.
+    pub(crate) statistics: bool,
 }
 
 // === impl Common ===
 
 impl Common {
-    pub(crate) fn new(total: Option<usize>, telemetry: Telemetry) -> Self {
+    pub(crate) fn new(config: &SlotConfig) -> Self {
         Self {
             epoch: Epoch::new(),
             closed: AtomicBool::new(false),
             sweep_at: AtomicU64::new(u64::MAX),
-            total: Total::new(total),
+            total: Total::new(config.total),
             drain: Drain::new(),
-            telemetry,
+            telemetry: Telemetry::new(&config.telemetry),
+            statistics: config.statistics,
         }
     }
 

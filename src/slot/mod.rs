@@ -37,8 +37,8 @@ pub use self::permit::SlotPermit;
 #[cfg_attr(not(any(feature = "tracing", feature = "metrics")), allow(unused_imports))]
 pub(crate) use self::slots::WeakSlots;
 pub use self::slots::{Slots, Sweeper};
-pub(crate) use self::stats::{Outcome, Phase};
 pub use self::stats::{Counts, Phases, Recycled, SlotStats, Snapshot, TotalStats};
+pub(crate) use self::stats::{Outcome, Phase};
 
 use self::common::Common;
 use self::list::List;
@@ -78,12 +78,12 @@ impl Slot {
         let state = State {
             limits,
             permits: List::new(),
-            in_body: 0,
             pace: Pace::new(paused),
             queue: None,
             in_line: None,
             has_units: false,
             closed: false,
+            timed: common.statistics,
             idle_since: now,
             tally: Tally::default(),
         };
@@ -174,25 +174,29 @@ impl Slot {
         Err(error)
     }
 
-    /// The permit at `index` moves from the headers to the body. Returns how long the headers took, in nanoseconds.
-    fn headers(&self, index: u32) -> u64 {
+    /// The permit at `index` moves from one phase to the next. Returns how long the former was, in nanoseconds.
+    fn pass_on(&self, index: u32, from: Phase, to: Phase) -> u64 {
         let mut state = self.state.lock();
         let now = self.common.epoch.now();
         let Some(permit) = state.permits.get_mut(index) else { return 0 };
         let took = now.since(permit.since);
         permit.since = now;
-        state.in_body += 1;
-        state.tally.change(Phase::Headers, Phase::Body, 1, now);
-        state.tally.stayed(Phase::Headers, took);
+        if state.timed {
+            state.tally.leave(from, now);
+            state.tally.enter(to, now);
+            state.tally.stayed(from, took);
+        }
         took
     }
 
-    /// The permit at `index` has been in the body since its start.
-    fn skip_headers(&self, index: u32) {
+    /// The permit at `index` has been in another phase than was thought.
+    fn correct(&self, index: u32, from: Phase, to: Phase) {
         let mut state = self.state.lock();
         let Some(since) = state.permits.get(index).map(|permit| permit.since) else { return };
-        state.in_body += 1;
-        state.tally.change(Phase::Headers, Phase::Body, 1, since);
+        if state.timed {
+            state.tally.leave(from, since);
+            state.tally.enter(to, since);
+        }
     }
 
     /// A permit comes back.
@@ -201,17 +205,18 @@ impl Slot {
         let mut state = self.state.lock();
         let now = self.common.epoch.now();
         let Some(Flight { since, .. }) = state.permits.remove(place.index()) else { return };
-        let took = now.since(since);
-        state.in_body -= usize::from(phase == Phase::Body);
-        state.tally.leave(phase, now);
-        state.tally.stayed(phase, took);
+        let timed = state.timed.then(|| (phase, now.since(since)));
+        if let Some((phase, took)) = timed {
+            state.tally.leave(phase, now);
+            state.tally.stayed(phase, took);
+        }
         state.tally.ended(outcome);
         if state.permits.is_empty() && state.waiting() == 0 {
             state.rest(now);
         }
         if self.is_quiet(&state) {
             drop(state);
-            return self.voice().ended(outcome, phase, took);
+            return self.voice().ended(outcome, timed);
         }
         let mut after = After::default();
         if state.has_units {
@@ -225,7 +230,7 @@ impl Slot {
         }
         drop(state);
         after.run();
-        self.voice().ended(outcome, phase, took);
+        self.voice().ended(outcome, timed);
     }
 
     /// Wakes the first waiter: its slot was called at the total.

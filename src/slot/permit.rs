@@ -68,29 +68,68 @@ impl SlotPermit {
         self.slot.phase_lasted(self.place.index())
     }
 
-    /// Headers => Body. Returns how long the headers took, in nanoseconds; nothing if they were there before.
+    /// Headers => Body, if statistics or somebody else wants to know. Returns how long the headers took, in
+    /// nanoseconds; nothing if they were there before.
     #[inline]
-    pub(crate) fn headers(&mut self) -> u64 {
-        if self.place.in_body() {
+    pub(crate) fn headers(&mut self, wanted: bool) -> u64 {
+        if self.place.phase() == Phase::Body || !(wanted || self.slot.common().statistics) {
             return 0;
         }
-        self.place = self.place.with_body();
-        let took = self.slot.headers(self.place.index());
+        let took = self.pass_on(Phase::Body);
         self.slot.voice().headers(took);
         took
     }
 
+    /// Headers => Connection, as if from the start: the client will tell when it has one. Not without statistics,
+    /// unless it is `wanted`.
+    #[cfg(feature = "connection")]
+    pub(crate) fn awaits_connection(&mut self, wanted: bool) {
+        if wanted || self.slot.common().statistics {
+            self.correct(Phase::Connection);
+        }
+    }
+
+    /// Connection => Headers. Returns how long it took to get one, in nanoseconds.
+    #[cfg(feature = "connection")]
+    pub(crate) fn connected(&mut self) -> u64 {
+        let took = self.pass_on(Phase::Headers);
+        self.slot.voice().connected(took);
+        took
+    }
+
+    /// Connection => Headers, as if from the start: nobody told of a connection.
+    #[cfg(feature = "connection")]
+    pub(crate) fn never_connected(&mut self) {
+        if self.place.phase() == Phase::Connection {
+            self.correct(Phase::Headers);
+        }
+    }
+
+    #[inline]
+    fn pass_on(&mut self, to: Phase) -> u64 {
+        let from = self.place.phase();
+        self.place = self.place.with_phase(to);
+        self.slot.pass_on(self.place.index(), from, to)
+    }
+
+    fn correct(&mut self, to: Phase) {
+        let from = self.place.phase();
+        self.place = self.place.with_phase(to);
+        self.slot.correct(self.place.index(), from, to);
+    }
+
     /// From now on it is in the hands of somebody who drops it when the work is done.
     pub(crate) fn by_hand(mut self) -> Self {
-        self.headers();
+        self.headers(false);
         self.set_outcome(Outcome::Finished);
         self
     }
 
     /// It has been in such hands since its start, and never was on its way to headers.
     pub(crate) fn by_hand_from_start(mut self) -> Self {
-        self.place = self.place.with_body();
-        self.slot.skip_headers(self.place.index());
+        if self.slot.common().statistics {
+            self.correct(Phase::Body);
+        }
         self.set_outcome(Outcome::Finished);
         self
     }
@@ -118,14 +157,15 @@ impl Drop for SlotPermit {
 // === impl Place ===
 
 impl Place {
-    const IN_BODY: u64 = 1 << 32;
-    const TO_HEADERS: u64 = 1 << 33;
-    const OUTCOME: u32 = 34;
+    // From the lowest bit: 32 for the index, 2 for the phase, 1 for what is held, 2 for the outcome.
+    const PHASE: u32 = 32;
+    const TO_HEADERS: u64 = 1 << 34;
+    const OUTCOME: u32 = 35;
 
     /// On its way to the headers; dropping it cancels.
     #[inline]
     pub(crate) fn new(index: u32, hold: Hold) -> Self {
-        Self(u64::from(index)).with_outcome(Outcome::Cancelled).with_hold(hold)
+        Self(u64::from(index)).with_phase(Phase::Headers).with_outcome(Outcome::Cancelled).with_hold(hold)
     }
 
     #[inline]
@@ -148,18 +188,17 @@ impl Place {
     }
 
     #[inline]
-    fn in_body(self) -> bool {
-        self.0 & Self::IN_BODY != 0
-    }
-
-    #[inline]
-    fn with_body(self) -> Self {
-        Self(self.0 | Self::IN_BODY)
-    }
-
-    #[inline]
     pub(super) fn phase(self) -> Phase {
-        if self.in_body() { Phase::Body } else { Phase::Headers }
+        match self.0 >> Self::PHASE & 0b11 {
+            0 => Phase::Connection,
+            1 => Phase::Headers,
+            _ => Phase::Body,
+        }
+    }
+
+    #[inline]
+    fn with_phase(self, phase: Phase) -> Self {
+        Self(self.0 & !(0b11 << Self::PHASE) | (phase as u64 & 0b11) << Self::PHASE)
     }
 
     /// What it counts as when it is dropped.

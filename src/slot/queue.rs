@@ -6,7 +6,7 @@
 use std::task::Waker;
 
 use super::list::List;
-use super::stats::{Phase, Tally};
+use super::stats::Tally;
 use super::tick::Tick;
 use crate::error::WaitReason;
 
@@ -44,13 +44,13 @@ impl Queue {
     }
 
     pub(crate) fn push(&mut self, waker: Waker, now: Tick, tally: &mut Tally) -> u32 {
-        tally.enter(Phase::Waiting(self.gate), now);
+        tally.enter(self.gate.into(), now);
         self.waiters.push(Waiter { waker: Some(waker), asked: now, ready_at: None })
     }
 
     pub(crate) fn remove(&mut self, index: u32, now: Tick, tally: &mut Tally) -> Option<Waiter> {
         let waiter = self.waiters.remove(index)?;
-        tally.leave(Phase::Waiting(self.gate), now);
+        tally.leave(self.gate.into(), now);
         Some(waiter)
     }
 
@@ -58,7 +58,7 @@ impl Queue {
     pub(crate) fn stand_at(&mut self, gate: WaitReason, now: Tick, tally: &mut Tally) {
         if gate != self.gate {
             self.stood = self.clocks(now);
-            tally.change(Phase::Waiting(self.gate), Phase::Waiting(gate), self.waiters.len(), now);
+            tally.wait_for(self.gate, gate, self.waiters.len(), now);
             (self.gate, self.since) = (gate, now);
         }
     }

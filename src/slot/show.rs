@@ -8,7 +8,7 @@ use super::stats::{Phases, SlotStats, Snapshot};
 /// Columns of the table: title, and what stands there.
 type Column = (&'static str, fn(&SlotStats) -> String);
 
-const COLUMNS: [Column; 11] = [
+const COLUMNS: [Column; 12] = [
     ("slot", |slot| format!("{:?}", slot.key)),
     ("in flight", |slot| match slot.limits.concurrency {
         Some(limit) => format!("{}/{limit}", slot.in_flight),
@@ -22,6 +22,7 @@ const COLUMNS: [Column; 11] = [
     ("concurrency", |slot| short(slot.times.concurrency)),
     ("pace", |slot| short(slot.times.pace)),
     ("total", |slot| short(slot.times.total)),
+    ("connection", |slot| short(slot.times.connection)),
     ("headers", |slot| short(slot.times.headers)),
     ("body", |slot| short(slot.times.body)),
     ("started", |slot| slot.counts.started.to_string()),
@@ -33,11 +34,12 @@ const COLUMNS: [Column; 11] = [
 impl Phases {
     /// The phases by name, in the order in which a request passes them.
     #[must_use]
-    pub fn by_name(&self) -> [(&'static str, Duration); 5] {
+    pub fn by_name(&self) -> [(&'static str, Duration); 6] {
         [
             ("concurrency", self.concurrency),
             ("pace", self.pace),
             ("total", self.total),
+            ("connection", self.connection),
             ("headers", self.headers),
             ("body", self.body),
         ]

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::Slot;
 use super::state::State;
-use super::stats::{Phase, SlotStats, Tally};
+use super::stats::{SlotStats, Tally};
 use super::tick::Tick;
 use crate::error::{Details, SlotError, SlotErrorKind};
 use crate::limits::Limits;
@@ -35,22 +35,17 @@ impl Slot {
 
     pub(crate) fn stats(&self) -> SlotStats {
         let epoch = self.common.epoch;
-        let now = epoch.now();
         let state = self.state.lock();
+        let now = epoch.now();
         let (in_flight, waiting) = (state.permits.len(), state.waiting());
         let queue = state.queue.as_ref().filter(|_| waiting > 0);
-        let mut inside = [0; 5];
-        inside[Phase::Headers.index()] = in_flight - state.in_body;
-        inside[Phase::Body.index()] = state.in_body;
-        if let Some(queue) = queue {
-            inside[Phase::Waiting(queue.gate()).index()] = waiting;
-        }
+        let reason = queue.map(|queue| queue.gate());
         SlotStats {
             key: self.key.clone(),
             limits: Limits::clone(&state.limits),
             in_flight,
             waiting,
-            reason: queue.map(|queue| queue.gate()),
+            reason,
             oldest_permit: state.permits.front().map(|oldest| now.duration_since(oldest.started)),
             oldest_waiter: queue
                 .and_then(|queue| queue.waiters.front())
@@ -62,7 +57,7 @@ impl Slot {
                 .map(|next| epoch.instant(next)),
             paused_until: state.pace.paused_until(now).map(|until| epoch.instant(until)),
             stalled: queue.and_then(|queue| queue.stalled(now)).map(Duration::from_nanos),
-            times: state.tally.times(inside, now),
+            times: state.tally.times(reason.map(|reason| (reason, waiting)), now),
             longest: state.tally.longest(),
             counts: state.tally.counts(in_flight, waiting),
         }

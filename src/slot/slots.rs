@@ -154,7 +154,7 @@ impl Slots {
             slots,
             recycled: Recycled {
                 slots: count,
-                times: tally.times([0; 5], self.common().epoch.now()),
+                times: tally.times(None, self.common().epoch.now()),
                 longest: tally.longest(),
                 counts: tally.counts(0, 0),
             },
@@ -223,7 +223,7 @@ impl Slots {
     /// of slots and the overflow slot. It counts at once, with these bounds: who waits stays in the slot where it
     /// waits, although its host may belong to another group now; a wait timeout that has begun stays as it was; a slot
     /// that is there goes on to count against the number of slots, or not to, until it is recycled; and what was set
-    /// for [telemetry](crate::telemetry) stays.
+    /// for [telemetry](crate::telemetry) and [statistics](crate::SlotConfigBuilder::statistics) stays.
     pub fn reload(&self, config: SlotConfig) {
         self.table.replace_settings(&config);
         self.bring_limits();

@@ -19,8 +19,6 @@ pub(super) struct State {
     pub(super) limits: Arc<Limits>,
     /// Those in flight, in order of their starts.
     pub(super) permits: List<Flight>,
-    /// How many of them are in the body.
-    pub(super) in_body: usize,
     pub(super) pace: Pace,
     /// `None` when nobody waits, so that an idle slot keeps no storage of a queue.
     pub(super) queue: Option<Box<Queue>>,
@@ -30,6 +28,8 @@ pub(super) struct State {
     pub(super) has_units: bool,
     /// Whether the slot was closed.
     pub(super) closed: bool,
+    /// Whether the phases after the start are timed.
+    pub(super) timed: bool,
     /// When it was last left.
     pub(super) idle_since: Tick,
     pub(super) tally: Tally,
@@ -65,7 +65,9 @@ impl State {
     pub(super) fn start(&mut self, now: Tick) -> Place {
         let index = self.permits.push(Flight { started: now, since: now });
         self.pace.started(now);
-        self.tally.enter(Phase::Headers, now);
+        if self.timed {
+            self.tally.enter(Phase::Headers, now);
+        }
         Place::new(index, self.limits.hold)
     }
 

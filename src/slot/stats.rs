@@ -44,9 +44,10 @@ pub struct SlotStats {
     pub counts: Counts,
 }
 
-/// Time by phase: waiting by reason, then to the headers, then in the body.
+/// Time by phase: waiting by reason, then to a connection, to the headers, in the body.
 ///
-/// A permit taken by hand, for work that is not HTTP, is in the body from the start.
+/// A permit taken by hand, for work that is not HTTP, is in the body from the start. Without
+/// [`statistics`](crate::SlotConfigBuilder::statistics) only the waiting is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Phases {
@@ -56,7 +57,10 @@ pub struct Phases {
     pub pace: Duration,
     /// Waiting for the cap over all slots.
     pub total: Duration,
-    /// From the start to the response's headers, waiting for the inner service to be ready included.
+    /// From the start until the client had a connection: only with `SlotLayer::connection_times`, else nothing.
+    pub connection: Duration,
+    /// From the start, or the connection where that is told apart, to the response's headers; waiting for the inner
+    /// service to be ready included.
     pub headers: Duration,
     /// From the headers until the permit was given back.
     pub body: Duration,
@@ -125,12 +129,15 @@ pub struct Snapshot {
     pub at: Instant,
 }
 
-/// A phase in the life of a request.
+/// A phase in the life of a request. Those after the start come first: there it is kept how many are in each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    Waiting(WaitReason),
+    Connection,
     Headers,
     Body,
+    Concurrency,
+    Pace,
+    Total,
 }
 
 /// How a permit ended.
@@ -145,18 +152,24 @@ pub(crate) enum Outcome {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     /// By phase, in nanoseconds; see the module's head.
-    sums: [Sum; 5],
-    longest: [u64; 5],
+    sums: Sums,
+    longest: [u64; PHASES],
+    /// How many are in each phase that comes after the start.
+    inside: [u32; 3],
     pub(crate) refused: u64,
     pub(crate) timed_out: u64,
     pub(crate) gone: u64,
     ended: [u64; 3],
 }
 
-/// A sum of moments. There are many slots: the alignment of `i128` would cost each of them 24 bytes.
+/// Sums of moments, of 96 bits each: there are many slots, and an `i128` would take a quarter more.
 #[derive(Clone, Copy, Debug, Default)]
-#[repr(Rust, packed(8))]
-struct Sum(i128);
+struct Sums {
+    low: [u64; PHASES],
+    high: [i32; PHASES],
+}
+
+pub(crate) const PHASES: usize = 6;
 
 // === impl Outcome ===
 
@@ -174,45 +187,68 @@ impl Outcome {
 // === impl Tally ===
 
 impl Tally {
+    /// One comes into a phase.
+    #[inline]
     pub(crate) fn enter(&mut self, phase: Phase, now: Tick) {
+        if let Some(inside) = self.inside_mut(phase) {
+            *inside += 1;
+        }
         self.shift(phase, 1, now);
     }
 
+    /// One leaves a phase.
+    #[inline]
     pub(crate) fn leave(&mut self, phase: Phase, now: Tick) {
+        if let Some(inside) = self.inside_mut(phase) {
+            *inside -= 1;
+        }
         self.shift(phase, -1, now);
     }
 
-    /// Moves `n` requests from one phase to another.
-    pub(crate) fn change(&mut self, from: Phase, to: Phase, n: usize, now: Tick) {
+    /// How many are in a phase that comes after the start.
+    #[inline]
+    fn inside_mut(&mut self, phase: Phase) -> Option<&mut u32> {
+        self.inside.get_mut(phase as usize)
+    }
+
+    /// `n` who wait for the one reason wait for the other from now on.
+    pub(crate) fn wait_for(&mut self, from: WaitReason, to: WaitReason, n: usize, now: Tick) {
         let n = i64::try_from(n).unwrap_or(i64::MAX);
-        self.shift(from, -n, now);
-        self.shift(to, n, now);
+        self.shift(from.into(), -n, now);
+        self.shift(to.into(), n, now);
     }
 
+    #[inline]
     fn shift(&mut self, phase: Phase, n: i64, now: Tick) {
-        self.sums[phase.index()].0 -= i128::from(n) * i128::from(now.nanos());
+        self.sums.add(phase as usize, -(i128::from(n) * i128::from(now.nanos())));
     }
 
+    #[inline]
     pub(crate) fn stayed(&mut self, phase: Phase, nanos: u64) {
-        let longest = &mut self.longest[phase.index()];
+        let longest = &mut self.longest[phase as usize];
         *longest = nanos.max(*longest);
     }
 
+    #[inline]
     pub(crate) fn ended(&mut self, outcome: Outcome) {
         self.ended[outcome as usize] += 1;
     }
 
-    /// Times up to `now`, with `inside` in each phase.
-    pub(crate) fn times(&self, inside: [usize; 5], now: Tick) -> Phases {
-        Phases::of(|index| {
-            let running = inside[index] as i128 * i128::from(now.nanos());
+    /// Times up to `now`, with so many `waiting` for a reason.
+    pub(crate) fn times(&self, waiting: Option<(WaitReason, usize)>, now: Tick) -> Phases {
+        Phases::of(|phase| {
+            let inside = match self.inside.get(phase as usize) {
+                Some(inside) => i128::from(*inside),
+                None => waiting.filter(|(gate, _)| phase == (*gate).into()).map_or(0, |(_, n)| n as i128),
+            };
+            let nanos = self.sums.get(phase as usize) + inside * i128::from(now.nanos());
             // Clocks of two threads may differ by a hair; a sum never shows less than nothing.
-            u64::try_from((self.sums[index].0 + running).max(0)).unwrap_or(u64::MAX)
+            u64::try_from(nanos.max(0)).unwrap_or(u64::MAX)
         })
     }
 
     pub(crate) fn longest(&self) -> Phases {
-        Phases::of(|index| self.longest[index])
+        Phases::of(|phase| self.longest[phase as usize])
     }
 
     pub(crate) fn counts(&self, in_flight: usize, waiting: usize) -> Counts {
@@ -224,8 +260,8 @@ impl Tally {
 
     /// Adds the tally of a slot in which nobody is any more.
     pub(crate) fn add(&mut self, other: &Self) {
-        for index in 0..5 {
-            self.sums[index].0 += other.sums[index].0;
+        for index in 0..PHASES {
+            self.sums.add(index, other.sums.get(index));
             self.longest[index] = self.longest[index].max(other.longest[index]);
         }
         self.refused += other.refused;
@@ -237,14 +273,31 @@ impl Tally {
     }
 }
 
+// === impl Sums ===
+
+impl Sums {
+    #[inline]
+    fn get(&self, index: usize) -> i128 {
+        i128::from(self.high[index]) << 64 | i128::from(self.low[index])
+    }
+
+    #[inline]
+    fn add(&mut self, index: usize, nanos: i128) {
+        // Ten thousand million requests at a time for 250 years fit.
+        let sum = self.get(index).wrapping_add(nanos);
+        (self.low[index], self.high[index]) = (sum as u64, (sum >> 64) as i32);
+    }
+}
+
 // === impl Phase ===
 
-impl Phase {
-    pub(crate) const fn index(self) -> usize {
-        match self {
-            Self::Waiting(reason) => reason as usize,
-            Self::Headers => 3,
-            Self::Body => 4,
+impl From<WaitReason> for Phase {
+    #[inline]
+    fn from(reason: WaitReason) -> Self {
+        match reason {
+            WaitReason::Concurrency => Self::Concurrency,
+            WaitReason::Pace => Self::Pace,
+            WaitReason::Total => Self::Total,
         }
     }
 }
@@ -252,12 +305,13 @@ impl Phase {
 // === impl Phases ===
 
 impl Phases {
-    fn of(nanos: impl Fn(usize) -> u64) -> Self {
-        let phase = |phase: Phase| Duration::from_nanos(nanos(phase.index()));
+    fn of(nanos: impl Fn(Phase) -> u64) -> Self {
+        let phase = |phase| Duration::from_nanos(nanos(phase));
         Self {
-            concurrency: phase(Phase::Waiting(WaitReason::Concurrency)),
-            pace: phase(Phase::Waiting(WaitReason::Pace)),
-            total: phase(Phase::Waiting(WaitReason::Total)),
+            concurrency: phase(Phase::Concurrency),
+            pace: phase(Phase::Pace),
+            total: phase(Phase::Total),
+            connection: phase(Phase::Connection),
             headers: phase(Phase::Headers),
             body: phase(Phase::Body),
         }

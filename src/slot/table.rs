@@ -22,7 +22,6 @@ use crate::config::SlotConfig;
 use crate::error::{SlotError, SlotErrorKind};
 use crate::jitter::nanos;
 use crate::key::{KeyRef, SlotKey};
-use crate::telemetry::Telemetry;
 
 /// How many slots one request, or one hold of a lock, visits at most.
 const PIECE: usize = 64;
@@ -67,7 +66,7 @@ impl Table {
         let shards = (max / SLOTS_PER_SHARD).clamp(8, 1024).next_power_of_two();
         let settings = Settings::new(config);
         Self {
-            common: Arc::new(Common::new(config.total, Telemetry::new(&config.telemetry))),
+            common: Arc::new(Common::new(config)),
             has_groups: AtomicBool::new(settings.has_groups()),
             settings: RwLock::new(settings),
             hasher: KeyHasher::default(),

@@ -7,7 +7,6 @@ use super::Slot;
 use super::permit::Place;
 use super::queue::Queue;
 use super::state::{After, Shut, State};
-use super::stats::Phase;
 use super::sync::MutexGuard;
 use super::tick::Tick;
 use super::ticket::{Step, Ticket, earlier};
@@ -169,7 +168,7 @@ impl Slot {
         for reason in WaitReason::ALL {
             let waited = &mut ticket.clocks[reason as usize];
             *waited = clocks[reason as usize].saturating_sub(*waited);
-            state.tally.stayed(Phase::Waiting(reason), *waited);
+            state.tally.stayed(reason.into(), *waited);
         }
         after.old = queue.remove(index, now, &mut state.tally).and_then(|waiter| waiter.waker);
         if queue.waiters.is_empty() {

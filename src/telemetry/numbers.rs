@@ -47,6 +47,7 @@ pub(super) struct Instruments {
     gone: Counter,
     waited: [Histogram; 3],
     not_waited: Histogram,
+    connection: Histogram,
     headers: Histogram,
     body: Histogram,
     in_flight: Gauge,
@@ -149,6 +150,7 @@ impl Instruments {
                 |reason| histogram!("tower_slot.wait.duration", "slot" => slot(), "reason" => reason.as_str()),
             ),
             not_waited: histogram!("tower_slot.wait.duration", "slot" => slot(), "reason" => "none"),
+            connection: histogram!("tower_slot.connection.duration", "slot" => slot()),
             headers: histogram!("tower_slot.headers.duration", "slot" => slot()),
             body: histogram!("tower_slot.body.duration", "slot" => slot()),
             in_flight: gauge!("tower_slot.requests.in_flight", "slot" => slot()),
@@ -177,19 +179,28 @@ impl Instruments {
         self.gone.increment(1);
     }
 
+    #[cfg(feature = "connection")]
+    pub(super) fn connection(&self, nanos: u64) {
+        self.connection.record(seconds(nanos));
+    }
+
     pub(super) fn headers(&self, nanos: u64) {
         self.headers.record(seconds(nanos));
     }
 
-    pub(super) fn ended(&self, outcome: Outcome, phase: Phase, nanos: u64) {
+    pub(super) fn ended(&self, outcome: Outcome, timed: Option<(Phase, u64)>) {
         let counter = match outcome {
             Outcome::Finished => &self.finished,
             Outcome::Failed => &self.failed,
             Outcome::Cancelled => &self.cancelled,
         };
         counter.increment(1);
-        let phase = if phase == Phase::Body { &self.body } else { &self.headers };
-        phase.record(seconds(nanos));
+        match timed {
+            Some((Phase::Body, nanos)) => self.body.record(seconds(nanos)),
+            Some((Phase::Connection, nanos)) => self.connection.record(seconds(nanos)),
+            Some((_, nanos)) => self.headers.record(seconds(nanos)),
+            None => {}
+        }
     }
 }
 
@@ -219,10 +230,11 @@ fn describe() {
         "from the first poll to the start"
     );
     metrics::describe_histogram!(
-        "tower_slot.headers.duration",
+        "tower_slot.connection.duration",
         Unit::Seconds,
-        "from the start to the headers"
+        "from the start to a connection, where that is told apart"
     );
+    metrics::describe_histogram!("tower_slot.headers.duration", Unit::Seconds, "from there to the headers");
     metrics::describe_histogram!(
         "tower_slot.body.duration",
         Unit::Seconds,
