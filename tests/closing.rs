@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::convert::Infallible;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -254,4 +256,50 @@ fn whoever_comes_while_the_slots_are_closed_starts_before_or_is_refused() {
         let ends: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
         assert_eq!(ends, [SlotErrorKind::Closed; 4]);
     }
+}
+
+/// Panics as it is woken.
+struct Bomb;
+
+impl std::task::Wake for Bomb {
+    fn wake(self: Arc<Self>) {
+        panic!("woken");
+    }
+}
+
+// V3, Q5: a waker that panics keeps nobody from being told, in its own slot and in all others.
+#[tokio::test(start_paused = true)]
+async fn a_waker_that_panics_keeps_nobody_from_hearing_of_a_close_or_a_change() {
+    let slots = slots(SlotConfig::builder().concurrency(1));
+    let keys: Vec<String> = (0..32).map(|n| format!("{n}.com")).collect();
+    let permits: Vec<_> = keys.iter().map(|key| slots.try_acquire(key.as_str()).unwrap()).collect();
+    let wait = |key: &String| spawn(slots.acquire(key.as_str()));
+    let bomb = Arc::new(Bomb).into();
+    let mut bombs: Vec<_> = keys[..16].iter().map(|key| Box::pin(slots.acquire(key.as_str()))).collect();
+    for acquire in &mut bombs {
+        assert_pending!(acquire.as_mut().poll(&mut Context::from_waker(&bomb)));
+    }
+    let mut waiters: Vec<_> = keys.iter().map(wait).collect();
+    for waiter in &mut waiters {
+        assert_pending!(waiter.poll());
+    }
+    let mut drained = spawn(slots.drained());
+    assert_pending!(drained.poll());
+
+    // The first of each slot is told of new limits.
+    let told = || slots.configure_default(SlotLimits::new().concurrency(2));
+    catch_unwind(AssertUnwindSafe(told)).unwrap_err();
+    assert!(waiters[16..].iter().all(Spawn::is_woken));
+
+    for acquire in &mut bombs {
+        assert_pending!(acquire.as_mut().poll(&mut Context::from_waker(&bomb)));
+    }
+    catch_unwind(AssertUnwindSafe(|| slots.close())).unwrap_err();
+    for waiter in &mut waiters {
+        assert!(waiter.is_woken());
+        assert_eq!(assert_ready_err!(waiter.poll()).kind(), SlotErrorKind::Closed);
+    }
+    drop(permits);
+    assert!(drained.is_woken());
+    assert_ready!(drained.poll());
 }

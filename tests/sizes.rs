@@ -58,11 +58,11 @@ fn a_response_future_is_at_most_208_bytes_larger_than_what_it_wraps() {
 // B1, B3
 #[test]
 fn a_body_carries_a_permit_and_its_timings() {
-    assert_eq!(size_of::<SlotPermit>(), 24);
-    assert_eq!(size_of::<Option<SlotPermit>>(), 24);
-    assert_eq!(size_of::<SlotBody<()>>(), 32);
-    assert_eq!(size_of::<SlotBody<Full<Bytes>>>() - size_of::<Full<Bytes>>(), 32);
-    assert_eq!(size_of::<SlotBody<Empty<Bytes>>>(), 32);
+    assert_eq!(size_of::<SlotPermit>(), 16);
+    assert_eq!(size_of::<Option<SlotPermit>>(), 16);
+    assert_eq!(size_of::<SlotBody<()>>(), 24);
+    assert_eq!(size_of::<SlotBody<Full<Bytes>>>() - size_of::<Full<Bytes>>(), 24);
+    assert_eq!(size_of::<SlotBody<Empty<Bytes>>>(), 24);
 }
 
 // S5

@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::Slot;
+use super::panics::{Panics, each};
 use super::state::{After, State};
 use super::tick::Tick;
 use crate::limits::Limits;
-
-/// Wakers that were taken away from their waiters: should one panic, the others are woken all the same.
-struct WakeAll(std::vec::IntoIter<Waker>);
 
 // === impl Slot ===
 
@@ -57,16 +55,9 @@ impl Slot {
             None => Vec::new(),
         };
         drop(state);
-        after.run();
-        let mut all = WakeAll(wakers.into_iter());
-        all.0.by_ref().for_each(Waker::wake);
-    }
-}
-
-// === impl WakeAll ===
-
-impl Drop for WakeAll {
-    fn drop(&mut self) {
-        self.0.by_ref().for_each(Waker::wake);
+        let mut panics = Panics::default();
+        panics.catch(|| after.run());
+        panics.catch(|| each(wakers, Waker::wake));
+        panics.resume();
     }
 }

@@ -129,6 +129,11 @@ impl<T> List<T> {
         Some(value)
     }
 
+    /// Takes all members out, in order.
+    pub(crate) fn into_members(mut self) -> impl Iterator<Item = T> {
+        std::iter::from_fn(move || self.remove(self.head))
+    }
+
     /// Gives storage back if nobody is a member.
     pub(crate) fn shrink(&mut self) {
         if self.is_empty() {

@@ -13,6 +13,7 @@ mod common;
 mod drain;
 mod list;
 mod pace;
+mod panics;
 mod permit;
 mod queue;
 mod settings;

@@ -8,6 +8,8 @@ use super::stats::{Phases, SlotStats, Snapshot};
 /// Columns of the table: title, and what stands there.
 type Column = (&'static str, fn(&SlotStats) -> String);
 
+const CONNECTION: &str = "connection";
+
 const COLUMNS: [Column; 12] = [
     ("slot", |slot| format!("{:?}", slot.key)),
     ("in flight", |slot| match slot.limits.concurrency {
@@ -22,7 +24,7 @@ const COLUMNS: [Column; 12] = [
     ("concurrency", |slot| short(slot.times.concurrency)),
     ("pace", |slot| short(slot.times.pace)),
     ("total", |slot| short(slot.times.total)),
-    ("connection", |slot| short(slot.times.connection)),
+    (CONNECTION, |slot| short(slot.times.connection)),
     ("headers", |slot| short(slot.times.headers)),
     ("body", |slot| short(slot.times.body)),
     ("started", |slot| slot.counts.started.to_string()),
@@ -39,7 +41,7 @@ impl Phases {
             ("concurrency", self.concurrency),
             ("pace", self.pace),
             ("total", self.total),
-            ("connection", self.connection),
+            (CONNECTION, self.connection),
             ("headers", self.headers),
             ("body", self.body),
         ]
@@ -73,27 +75,25 @@ impl fmt::Display for SlotStats {
 /// A table, a line per slot, with times since the slot was made; below it what all slots together have.
 impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rows: Vec<[String; COLUMNS.len()]> =
-            self.slots.iter().map(|slot| COLUMNS.map(|(_, cell)| cell(slot))).collect();
-        let width = |at: usize| {
-            let cells = rows.iter().map(|row| row[at].chars().count());
-            cells.chain([COLUMNS[at].0.len()]).max().unwrap_or_default()
-        };
-        let widths: [usize; COLUMNS.len()] = std::array::from_fn(width);
-        let mut line = |cells: [&str; COLUMNS.len()]| {
-            let mut text = String::new();
-            for (at, (cell, width)) in cells.into_iter().zip(widths).enumerate() {
+        // Few have clients that tell when they are connected.
+        let is_shown =
+            |title| title != CONNECTION || self.slots.iter().any(|slot| !slot.times.connection.is_zero());
+        let columns: Vec<_> = COLUMNS.iter().filter(|(title, _)| is_shown(*title)).collect();
+        let titles = columns.iter().map(|(title, _)| (*title).to_owned()).collect();
+        let cells = |slot| columns.iter().map(|(_, cell)| cell(slot)).collect();
+        let rows: Vec<Vec<String>> = std::iter::once(titles).chain(self.slots.iter().map(cells)).collect();
+        let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or_default();
+        let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+        for row in &rows {
+            let mut line = String::new();
+            for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
                 // Names to the left, numbers to the right.
                 match at {
-                    0 => text.push_str(&format!("{cell:<width$}")),
-                    _ => text.push_str(&format!("  {cell:>width$}")),
+                    0 => line.push_str(&format!("{cell:<width$}")),
+                    _ => line.push_str(&format!("  {cell:>width$}")),
                 }
             }
-            writeln!(f, "{}", text.trim_end())
-        };
-        line(COLUMNS.map(|(title, _)| title))?;
-        for row in &rows {
-            line(std::array::from_fn(|at| row[at].as_str()))?;
+            writeln!(f, "{}", line.trim_end())?;
         }
         let total = &self.total;
         match total.limit {

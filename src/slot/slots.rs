@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
@@ -14,6 +14,7 @@ use super::Slot;
 use super::acquire::Acquire;
 use super::common::Common;
 use super::drain::Drained;
+use super::panics::{Panics, each};
 use super::permit::SlotPermit;
 use super::stats::{Recycled, SlotStats, Snapshot, TotalStats};
 use super::sync::Ordering;
@@ -257,11 +258,10 @@ impl Slots {
     /// finish. It cannot be undone.
     pub fn close(&self) {
         self.common().closed.store(true, Ordering::Relaxed);
-        self.table.for_each(|slot| slot.close());
-        let mut drained = self.common().drain.counted();
-        while let Some(waker) = drained.first().and_then(|index| drained.remove(index)) {
-            waker.wake();
-        }
+        let mut panics = Panics::default();
+        panics.catch(|| self.table.for_each(|slot| slot.close()));
+        panics.catch(|| each(self.common().drain.counted().into_members(), Waker::wake));
+        panics.resume();
     }
 
     /// Whether it was closed.

@@ -6,6 +6,7 @@ use std::task::Waker;
 use super::Slot;
 use super::list::List;
 use super::pace::Pace;
+use super::panics::{Panics, each};
 use super::permit::Place;
 use super::queue::Queue;
 use super::stats::{Phase, Tally};
@@ -120,23 +121,17 @@ impl State {
 // === impl After ===
 
 impl After {
-    pub(super) fn run(mut self) {
-        if let Some(waker) = self.wake.take() {
-            // Should it panic, the others are woken all the same, as `self` is dropped.
-            waker.wake();
+    /// Does all of it, whatever panics.
+    pub(super) fn run(self) {
+        let Self { wake, called, drained, old: _old } = self;
+        let wake = || wake.into_iter().for_each(Waker::wake);
+        if called.is_none() && drained.is_none() {
+            return wake();
         }
-    }
-}
-
-impl Drop for After {
-    fn drop(&mut self) {
-        if let Some(slot) = self.called.take() {
-            slot.wake_first();
-        }
-        if let Some(mut drained) = self.drained.take() {
-            while let Some(waker) = drained.first().and_then(|index| drained.remove(index)) {
-                waker.wake();
-            }
-        }
+        let mut panics = Panics::default();
+        panics.catch(wake);
+        panics.catch(|| called.into_iter().for_each(|slot| slot.wake_first()));
+        panics.catch(|| each(drained.into_iter().flat_map(List::into_members), Waker::wake));
+        panics.resume();
     }
 }

@@ -15,6 +15,7 @@ use hashbrown::HashTable;
 
 use super::Slot;
 use super::common::Common;
+use super::panics::{Panics, each};
 use super::settings::{Setting, Settings};
 use super::stats::Tally;
 use super::sync::{AtomicBool, AtomicU64, AtomicUsize, KeyHasher, Mutex, Ordering};
@@ -189,8 +190,10 @@ impl Table {
 
     // --- all slots
 
-    /// Calls `f` with every slot that is there from beginning to end, a few at a time and without a lock.
+    /// Calls `f` with every slot that is there from beginning to end, a few at a time and without a lock, whatever
+    /// panics.
     pub(crate) fn for_each(&self, mut f: impl FnMut(&Arc<Slot>)) {
+        let mut panics = Panics::default();
         let mut piece: Vec<Arc<Slot>> = Vec::with_capacity(PIECE);
         for shard in &self.shards {
             let mut place = usize::MAX;
@@ -201,9 +204,10 @@ impl Table {
                 piece.extend(shard.entries[start..place].iter().map(|entry| entry.slot.clone()));
                 drop(shard);
                 place = start;
-                piece.drain(..).for_each(|slot| f(&slot));
+                panics.catch(|| each(piece.drain(..), |slot| f(&slot)));
             }
         }
+        panics.resume();
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -6,6 +6,7 @@
 //! called: the last ones called simply are not any more, and stand where they stood.
 
 use super::list::List;
+use super::panics::each;
 use super::sync::{AtomicBool, Mutex, Ordering};
 
 /// The cap. `T` is what has to be woken when it is called.
@@ -153,7 +154,7 @@ impl<T: Clone> Total<T> {
         }
         let called = state.settle();
         drop(state);
-        called.into_iter().for_each(wake);
+        each(called, wake);
         first
     }
 
@@ -163,7 +164,7 @@ impl<T: Clone> Total<T> {
         state.counting = false;
         let called = state.settle();
         drop(state);
-        called.into_iter().for_each(wake);
+        each(called, wake);
     }
 
     pub(crate) fn standing(&self) -> Standing {

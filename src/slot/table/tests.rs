@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Weak, mpsc};
 use std::time::Duration;
 
+use super::super::state::Flight;
 use super::super::sync::MutexGuard;
 use super::super::tick::Tick;
 use super::*;
@@ -32,7 +33,7 @@ fn visited(slots: &[Weak<Slot>]) -> HashSet<usize> {
         let slot = slot.upgrade().unwrap();
         let mut state = slot.state.lock();
         let is_visited = state.permits.capacity() == 0;
-        let one = state.permits.push(Tick::FIRST);
+        let one = state.permits.push(Flight { started: Tick::FIRST, since: Tick::FIRST });
         state.permits.remove(one);
         is_visited
     };
