@@ -286,8 +286,8 @@ async fn a_waker_that_panics_keeps_nobody_from_hearing_of_a_close_or_a_change() 
     let mut drained = spawn(slots.drained());
     assert_pending!(drained.poll());
 
-    // The first of each slot is told of new limits.
-    let told = || slots.configure_default(SlotLimits::new().concurrency(2));
+    // The first of each slot is told of new limits, although they give no room.
+    let told = || slots.configure_default(SlotLimits::new().delay(ms(1)));
     catch_unwind(AssertUnwindSafe(told)).unwrap_err();
     assert!(waiters[16..].iter().all(Spawn::is_woken));
 

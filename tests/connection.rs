@@ -205,7 +205,7 @@ async fn a_slow_proxy_a_slow_answer_and_a_slow_body_are_three_things() {
     let ((asked, is_asked), (called, is_called)) = (oneshot::channel(), oneshot::channel());
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
-        assert!(read_head(&mut stream).await.starts_with("CONNECT a.test:80 "));
+        assert!(read_head(&mut stream).await.starts_with("CONNECT a.test"));
         asked.send(()).unwrap();
         may_accept.await.unwrap();
         stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
@@ -239,7 +239,10 @@ async fn a_slow_proxy_a_slow_answer_and_a_slow_body_are_three_things() {
     let said = format!("{to_connection:?} {to_headers:?} {in_body:?} of {life:?}");
     assert!(to_connection >= connecting && to_headers >= answering && in_body >= sending, "{said}");
     assert!(to_connection + to_headers + in_body <= life, "{said}");
-    assert_eq!(parts(times(&slots)), [to_connection, to_headers, in_body]);
+    let [connection, headers, body] = parts(times(&slots));
+    // The permit is back a moment after the timings have the time of the body.
+    assert_eq!((connection, headers), (to_connection, to_headers));
+    assert!((in_body..life).contains(&body), "{body:?} {said}");
     // It was known before the headers were there.
     assert_eq!(so_far.connection, to_connection);
 }

@@ -58,8 +58,6 @@ use crate::telemetry::{SlotTelemetry, Voice};
 #[derive(Debug)]
 pub(crate) struct Slot {
     key: SlotKey,
-    /// Whether it counts against the number of slots there may be.
-    counts: bool,
     common: Arc<Common>,
     telemetry: SlotTelemetry,
     state: Mutex<State>,
@@ -85,10 +83,11 @@ impl Slot {
             has_units: false,
             closed: false,
             timed: common.statistics,
+            counts,
             idle_since: now,
             tally: Tally::default(),
         };
-        Self { key, counts, common, telemetry: SlotTelemetry::default(), state: Mutex::new(state) }
+        Self { key, common, telemetry: SlotTelemetry::default(), state: Mutex::new(state) }
     }
 
     pub(crate) fn key(&self) -> &SlotKey {
@@ -99,8 +98,9 @@ impl Slot {
         &self.common
     }
 
+    /// Whether it counts against the number of slots there may be.
     pub(crate) fn counts(&self) -> bool {
-        self.counts
+        self.state.lock().counts
     }
 
     /// Tells what happens here. Never under the lock.

@@ -31,6 +31,8 @@ pub(super) struct State {
     pub(super) closed: bool,
     /// Whether the phases after the start are timed.
     pub(super) timed: bool,
+    /// Whether the slot counts against the number of slots there may be.
+    pub(super) counts: bool,
     /// When it was last left.
     pub(super) idle_since: Tick,
     pub(super) tally: Tally,
