@@ -158,6 +158,7 @@ pub use self::limits::{Limits, SlotLimits};
 pub use self::proxy::{ProxyIdentity, ProxyUrlError};
 pub use self::reject::{Fail, Reject, RejectWith};
 #[cfg(feature = "hickory")]
+#[cfg_attr(docsrs, doc(cfg(feature = "hickory")))]
 pub use self::resolve::HickoryResolver;
 #[cfg(feature = "resolve")]
 #[cfg_attr(docsrs, doc(cfg(feature = "resolve")))]

@@ -14,6 +14,9 @@ use crate::slot::SlotPermit;
 /// 101, or 2xx to `CONNECT`. Such a response's body holds no permit: this handle does, until the permit is
 /// [taken](Self::take) or the last copy is gone. For any other response the body holds it, as always.
 ///
+/// Of two layers around one another the outer one's handle takes the inner one's place in the response: take the inner
+/// one from the request's extensions.
+///
 /// ```
 /// # async fn upgraded(_: http::Request<()>) {}
 /// # fn handler(mut request: http::Request<()>) {

@@ -232,7 +232,7 @@ impl Slots {
     }
 
     /// Holds starts in the slot `key` until `until`. Those in flight go on; an earlier pause that lasts longer
-    /// stays. It is remembered for a slot that is not there yet.
+    /// stays. It is remembered for a slot that is not there yet. The key is an exact name: a pattern is none here.
     pub fn pause(&self, key: impl Into<SlotKey>, until: Instant) {
         let key = key.into();
         let epoch = self.common().epoch;
