@@ -1,5 +1,6 @@
 //! What is measured, and how: the same inner service under different layers, all of them in turns.
 
+pub mod counted;
 pub mod governed;
 pub mod hand_written;
 pub mod inner;
