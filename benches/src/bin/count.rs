@@ -1,6 +1,8 @@
 //! Runs N requests through one variant, to be counted by callgrind: `count VARIANT N`, or `count --list`.
+//!
+//! With `--toggle-collect=*counted_requests*` nothing else is counted, and all of it is N requests.
 
-use tower_slot_bench::variants::{VARIANTS, Variant};
+use tower_slot_bench::variants::{Run, VARIANTS, Variant};
 
 fn main() {
     let mut args = std::env::args().skip(1);
@@ -10,5 +12,10 @@ fn main() {
     }
     let n = args.next().and_then(|n| n.parse().ok()).unwrap_or(1_000);
     let Some(variant) = Variant::named(&name) else { panic!("unknown variant {name:?}") };
-    variant.start()(n);
+    counted_requests(&mut variant.start(), n);
+}
+
+#[inline(never)]
+fn counted_requests(run: &mut Run, n: usize) {
+    run(n);
 }
