@@ -5,7 +5,7 @@
 
 use std::cell::RefCell;
 use std::fmt::Debug;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fastrand::Rng;
 use http::{Request, Response};
@@ -16,11 +16,13 @@ use tower_slot_bench::hand_written::PerHostLayer;
 use tower_slot_bench::inner::Inner;
 use tower_slot_bench::report::Report;
 use tower_slot_bench::request::{one_at_once, request, uri};
-use tower_slot_bench::rounds::rounds;
+use tower_slot_bench::rounds::{nanos_each, rounds};
 
 const ROUNDS: usize = 11;
 const HOSTS: [usize; 3] = [1_000, 100_000, 1_000_000];
-const REQUESTS: usize = 100_000;
+
+/// A round of one layer: so many pieces of so many requests.
+const PIECES: (usize, usize) = (50, 2_000);
 
 /// Longer than all of it takes: no slot is recycled.
 const IDLE: Duration = Duration::from_secs(3_600);
@@ -67,9 +69,10 @@ where
     (0..hosts).for_each(|host| one_at_once(&mut service, request(uri(host))));
     Box::new(move || {
         let rng = &mut rng.borrow_mut();
-        let requests: Vec<_> = (0..REQUESTS).map(|_| request(uri(rng.usize(..hosts)))).collect();
-        let start = Instant::now();
-        requests.into_iter().for_each(|request| one_at_once(&mut service, request));
-        start.elapsed().as_nanos() as f64 / REQUESTS as f64
+        let requests = (0..PIECES.0 * PIECES.1).map(|_| request(uri(rng.usize(..hosts))));
+        let mut requests = requests.collect::<Vec<_>>().into_iter();
+        nanos_each(PIECES.0, PIECES.1, |n| {
+            requests.by_ref().take(n).for_each(|request| one_at_once(&mut service, request))
+        })
     })
 }

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use criterion::Criterion;
 use tower_slot_bench::report::Report;
-use tower_slot_bench::rounds::rounds;
+use tower_slot_bench::rounds::{nanos_each, rounds};
 use tower_slot_bench::variants::{VARIANTS, Variant};
 
 const ROUNDS: usize = 31;
 
-/// So many that a round of one variant takes some milliseconds.
-const REQUESTS: usize = 20_000;
+/// A round of one variant: so many pieces of so many requests.
+const PIECES: (usize, usize) = (10, 2_000);
 
 fn main() {
     let head = ["variant", "ns", "beyond bare, ns", "beyond bare, beside the hand-written"];
@@ -41,11 +41,7 @@ fn in_turns(mut report: Report) {
         ROUNDS,
         array::from_fn(|at| {
             let mut run = VARIANTS[at].start();
-            Box::new(move || {
-                let start = Instant::now();
-                run(REQUESTS);
-                start.elapsed().as_nanos() as f64 / REQUESTS as f64
-            }) as Box<dyn FnMut() -> f64>
+            Box::new(move || nanos_each(PIECES.0, PIECES.1, &mut run)) as Box<dyn FnMut() -> f64>
         }),
     );
     let beyond = |variant: &Variant| {

@@ -18,10 +18,10 @@ use tower_slot_bench::report::Report;
 use tower_slot_bench::request::{one_at_once, request, uri};
 use tower_slot_bench::rounds::rounds;
 
-const ROUNDS: usize = 31;
+const ROUNDS: usize = 101;
 
-/// So many that a round takes some tenths of a second.
-const REQUESTS: usize = 200_000;
+/// So many that a round takes some milliseconds.
+const REQUESTS: usize = 20_000;
 
 /// What one of several threads does, so many times.
 type Work = Box<dyn FnOnce(usize) + Send>;

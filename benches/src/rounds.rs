@@ -1,6 +1,7 @@
 //! Contenders measured in turns, so that what else the machine does falls on all of them.
 
 use std::fmt;
+use std::time::Instant;
 
 /// One contender's figures, one per round; Display is the median, and the quarters below and above it.
 #[derive(Clone, Debug)]
@@ -22,6 +23,16 @@ pub fn rounds<const N: usize>(
         }
     }
     figures
+}
+
+/// The nanoseconds that one takes if `run` does so many: the median of pieces so short that most are not interrupted.
+pub fn nanos_each(pieces: usize, size: usize, mut run: impl FnMut(usize)) -> f64 {
+    let piece = |_| {
+        let start = Instant::now();
+        run(size);
+        start.elapsed().as_nanos() as f64 / size as f64
+    };
+    Figures::from_iter((0..pieces).map(piece)).median()
 }
 
 // === impl Figures ===
