@@ -44,6 +44,7 @@ pub const VARIANTS: &[Variant] = &[
     Variant { name: "slot_keyed", start: || run(slot(|config| config), keyed()) },
     Variant { name: "slot_pace", start: || run(slot(|config| config.delay(NEVER_WAITS.1)), plain()) },
     Variant { name: "slot_total", start: || run(slot(|config| config.total_concurrency(64)), plain()) },
+    Variant { name: "slot_no_statistics", start: || run(slot(|config| config.statistics(false)), plain()) },
     Variant { name: "slot_timings", start: || run(timed(), plain()) },
     #[cfg(feature = "telemetry")]
     Variant { name: "slot_recorded", start: recorded },
