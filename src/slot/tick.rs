@@ -56,14 +56,14 @@ impl Epoch {
 
     #[inline]
     pub(crate) fn now(self) -> Tick {
-        self.tick(Instant::now())
+        let since = Instant::now().saturating_duration_since(self.0);
+        // No clock gets to the 584 years after which either of these wraps.
+        Tick::new(since.as_secs().wrapping_mul(NANOS).wrapping_add(u64::from(since.subsec_nanos())))
     }
 
-    #[inline]
     pub(crate) fn tick(self, moment: Instant) -> Tick {
-        // Both wrap after 584 years only.
-        let since = moment.saturating_duration_since(self.0);
-        Tick::new(since.as_secs().wrapping_mul(NANOS).wrapping_add(u64::from(since.subsec_nanos())))
+        let nanos = moment.saturating_duration_since(self.0).as_nanos();
+        Tick::new(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
     pub(crate) fn instant(self, tick: Tick) -> Instant {
