@@ -92,6 +92,6 @@ pub fn panics<T>(f: impl FnOnce() -> T) {
 }
 
 /// A panic that the panic hook does not see, so that it prints nothing.
-fn scripted_panic() -> ! {
+pub fn scripted_panic() -> ! {
     resume_unwind(Box::new(Broken("panic")))
 }
