@@ -155,3 +155,64 @@ impl fmt::Display for Verdict {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hair_too_early_is_forgiven_and_a_quarter_too_late() {
+        let judge = |ms| {
+            Verdict::time(
+                Duration::from_millis(ms),
+                Duration::from_millis(1_000),
+                Duration::from_millis(2_000),
+            )
+        };
+        assert_eq!(judge(989), Verdict::TooEarly);
+        assert_eq!(judge(990), Verdict::Kept(0.0));
+        assert_eq!(judge(2_000), Verdict::Kept(0.0));
+        assert_eq!(judge(2_500), Verdict::Kept(0.25));
+        assert_eq!(judge(3_000), Verdict::TooLate(0.5));
+        assert!(judge(2_500).passed() && !judge(3_000).passed() && !judge(989).passed());
+    }
+
+    #[test]
+    fn what_must_not_be_shorter_or_more_is_forgiven_nothing() {
+        let second = Duration::from_secs(1);
+        assert_eq!(Verdict::at_least(second, second), Verdict::Kept(0.0));
+        assert_eq!(Verdict::at_least(second - Duration::from_nanos(1), second), Verdict::TooEarly);
+        assert_eq!(Verdict::at_most(8, 8), Verdict::Kept(0.0));
+        assert_eq!(Verdict::at_most(9, 8), Verdict::AboveLimit);
+    }
+
+    #[test]
+    fn the_worse_of_two_verdicts_is_what_counts() {
+        let verdicts = || {
+            let failed = Verdict::Failed("no server".to_owned());
+            let late = [Verdict::Shown, Verdict::Kept(0.0), Verdict::Kept(0.1), Verdict::TooLate(0.5)];
+            late.into_iter().chain([Verdict::TooEarly, Verdict::AboveLimit, failed]).enumerate()
+        };
+        for (n, worse) in verdicts() {
+            for (_, better) in verdicts().take(n) {
+                let text = worse.to_string();
+                let Some((_, again)) = verdicts().nth(n) else { continue };
+                assert_eq!(better.and(again).to_string(), text);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_become_one_line_of_json_each() {
+        let mut out = Vec::new();
+        let rows = [Row::failed("pace", &"no server"), Row::failed("bodies", &"no server")];
+        write(&rows, true, &mut out).unwrap();
+        let line = |scene| {
+            format!(
+                "{{\"scene\":\"{scene}\",\"expected\":\"\",\"measured\":\"\",\
+                 \"verdict\":\"FAILED: no server\",\"passed\":false}}\n"
+            )
+        };
+        assert_eq!(String::from_utf8(out).unwrap(), line("pace") + &line("bodies"));
+    }
+}

@@ -116,3 +116,22 @@ impl Starts {
         shortest
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_is_from_the_entry_of_one_start_to_the_call_of_the_next_in_its_lane() {
+        let (starts, first) = (Starts::default(), Instant::now());
+        assert_eq!(starts.shortest_gap(), Duration::MAX);
+        let at = |ms| first + Duration::from_millis(ms);
+        // In no order, as threads come.
+        for (lane, entered, called) in
+            [("b", 0, 1), ("a", 100, 130), ("a", 0, 60), ("a", 300, 301), ("b", 500, 501)]
+        {
+            starts.push(Start { lane: lane.into(), entered: at(entered), called: at(called) });
+        }
+        assert_eq!(starts.shortest_gap(), Duration::from_millis(130));
+    }
+}
