@@ -197,10 +197,12 @@ mod tests {
         assert_eq!(list.capacity(), 1);
         list.shrink();
         assert_eq!(list.capacity(), 0);
-        let many: Vec<_> = (0..=KEPT).map(|_| list.push(1)).collect();
-        for one in many {
-            list.remove(one);
+        for (many, is_kept) in [(KEPT, true), (KEPT + 1, false)] {
+            let many: Vec<_> = (0..many).map(|_| list.push(1)).collect();
+            for one in many {
+                list.remove(one);
+            }
+            assert_eq!(list.capacity() > 0, is_kept);
         }
-        assert_eq!(list.capacity(), 0);
     }
 }

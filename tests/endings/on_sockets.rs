@@ -45,6 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// B1, B2, B4, B5, Q5, S3, V1, case 6.
 #[tokio::test]
+#[cfg_attr(miri, ignore = "Miri has no sockets")]
 async fn however_a_request_ends_on_sockets_its_permit_is_given_back_once_and_the_next_one_starts() {
     let mut runs = 0;
     for wire in Wire::PLAIN {
