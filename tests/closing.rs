@@ -7,7 +7,7 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -220,6 +220,24 @@ async fn drained_wakes_whoever_polled_it_last() {
     drop(permit);
     assert!(!before.is_woken());
     assert!(after.is_woken());
+}
+
+// V3
+#[test]
+fn drained_that_is_dropped_keeps_no_waker() {
+    struct Asleep;
+    impl Wake for Asleep {
+        fn wake(self: Arc<Self>) {}
+    }
+    let slots = slots(SlotConfig::builder());
+    let _permit = slots.try_acquire("a").unwrap();
+    slots.close();
+    let (waker, mut drained) = (Arc::new(Asleep), slots.drained());
+    let polled = Pin::new(&mut drained).poll(&mut Context::from_waker(&waker.clone().into()));
+    assert_pending!(polled);
+    assert_eq!(Arc::strong_count(&waker), 2);
+    drop(drained);
+    assert_eq!(Arc::strong_count(&waker), 1);
 }
 
 // V3, on real threads

@@ -5,6 +5,7 @@
 mod by_hand;
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
@@ -241,4 +242,26 @@ fn a_waker_whose_clone_changes_the_slot_has_its_waiter_look_anew() {
         assert_eq!(assert_ready_err!(closed).kind(), SlotErrorKind::Closed);
         drop(permit);
     });
+}
+
+/// A waker that panics, and the panic hook does not see it.
+struct Panicking;
+
+impl Wake for Panicking {
+    fn wake(self: Arc<Self>) {
+        resume_unwind(Box::new("woken"));
+    }
+}
+
+// Q5
+#[test]
+fn a_waker_that_panics_keeps_the_slot_that_is_called_at_the_total_from_nothing() {
+    let slots = slots(SlotConfig::builder().concurrency(1).total_concurrency(2));
+    let (permit, _other) = (slots.try_acquire("a").unwrap(), slots.try_acquire("b").unwrap());
+    let mut first = Box::pin(slots.acquire("a"));
+    assert_pending!(poll(&mut first, &Arc::new(Panicking).into()));
+    let called = queued(&slots, "c");
+    let panic = catch_unwind(AssertUnwindSafe(|| drop(permit))).unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"woken"));
+    assert!(called.is_woken());
 }
