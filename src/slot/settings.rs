@@ -129,3 +129,27 @@ impl Settings {
         self.pauses.remove(name);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // L6
+    #[test]
+    fn pauses_that_are_past_are_forgotten_when_as_many_have_come_as_stayed() {
+        let mut settings = Settings::new(&SlotConfig::default());
+        let pause = |settings: &mut Settings, n: u64, now: u64| {
+            settings.pause(SlotKey::from(n.to_string()), Tick::new(n), Tick::new(now));
+            (settings.pauses.len(), settings.prune_at)
+        };
+        for n in 0..64 {
+            assert_eq!(pause(&mut settings, n, 63), (n as usize + 1, 64));
+        }
+        // The one that ends now is past.
+        assert_eq!(pause(&mut settings, 64, 13), (50 + 1, 100));
+        for n in 65..114 {
+            assert_eq!(pause(&mut settings, n, 1_000), (n as usize - 13, 100));
+        }
+        assert_eq!(pause(&mut settings, 114, 1_000), (1, 64));
+    }
+}
