@@ -217,3 +217,25 @@ impl<T: Clone> State<T> {
         std::iter::from_fn(|| self.call_next()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // L6, V1
+    #[test]
+    fn nobody_starts_while_those_from_before_the_first_cap_are_counted() {
+        let total = Total::<()>::new(None);
+        assert!(!total.set_limit(None, |()| {}) && !total.is_on());
+        assert!(total.set_limit(Some(2), |()| {}) && total.is_on());
+        total.adopt(1);
+        assert!(!total.try_take());
+        total.counted(|()| {});
+        assert!(total.try_take() && !total.try_take());
+        // Only once.
+        assert!(!total.set_limit(Some(3), |()| {}));
+        assert!(total.try_take());
+        assert!(!total.set_limit(None, |()| {}) && total.is_on());
+        assert_eq!(total.standing().used, 3);
+    }
+}
