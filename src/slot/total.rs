@@ -238,4 +238,30 @@ mod tests {
         assert!(!total.set_limit(None, |()| {}) && total.is_on());
         assert_eq!(total.standing().used, 3);
     }
+
+    // Q4
+    #[test]
+    fn who_is_called_is_called_once_whatever_the_cap_changes_to() {
+        let total = Total::new(Some(1));
+        assert!(total.try_take());
+        let places = ["a", "b", "c"].map(|who| {
+            let mut place = None;
+            assert!(!total.take_or_stand(&mut place, || who));
+            place
+        });
+        let called = |limit| {
+            let mut called = Vec::new();
+            total.set_limit(Some(limit), |who| called.push(who));
+            called
+        };
+        assert_eq!(called(3), ["a", "b"]);
+        assert_eq!(called(3), [""; 0]);
+        // The last ones called stand where they stood.
+        assert_eq!(called(2), [""; 0]);
+        assert_eq!(called(4), ["b", "c"]);
+        for mut place in places {
+            assert!(total.take_or_stand(&mut place, || unreachable!()));
+            assert_eq!(place, None);
+        }
+    }
 }
