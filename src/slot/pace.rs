@@ -79,6 +79,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes a while, and is arithmetic alone")]
     fn draws_fill_the_range_evenly_and_their_mean_is_the_delay() {
         let mut pace = Pace { rng: fastrand::Rng::with_seed(26), ..Pace::new(None) };
         let limits = limits(Duration::from_secs(1), Jitter::ratio(0.5));
