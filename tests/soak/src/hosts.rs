@@ -1,0 +1,57 @@
+//! The hosts. All of them are on loopback; what differs is how their limits are set: by name, by pattern or not at all.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+
+pub(crate) const HOSTS: usize = 500;
+
+/// How many patterns there are.
+pub(crate) const PATTERNS: usize = 4;
+
+/// How many are asked at a time; the others are idle, and recycled.
+const ACTIVE: usize = 160;
+
+/// Where the limits of a host come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Name,
+    Pattern(usize),
+    Defaults,
+}
+
+pub(crate) fn origin(host: usize) -> Origin {
+    match host % 5 {
+        0 => Origin::Name,
+        1 | 2 => Origin::Pattern(host / 5 % PATTERNS),
+        _ => Origin::Defaults,
+    }
+}
+
+pub(crate) fn name(host: usize) -> String {
+    match origin(host) {
+        Origin::Pattern(pattern) => format!("h{host}.p{pattern}.test"),
+        _ => format!("h{host}.test"),
+    }
+}
+
+pub(crate) fn pattern(pattern: usize) -> String {
+    format!("*.p{pattern}.test")
+}
+
+/// The host of that name.
+pub(crate) fn index(name: &str) -> Option<usize> {
+    name.strip_prefix('h')?.split_once('.')?.0.parse().ok().filter(|host| *host < HOSTS)
+}
+
+/// Some host whose name can have limits of its own.
+pub(crate) fn named(rng: &mut Rng) -> usize {
+    rng.usize(..HOSTS / 5) * 5
+}
+
+/// Some host that is asked at that time, a few of them much more often than the others.
+pub(crate) fn asked_at(time: Duration, rng: &mut Rng) -> usize {
+    let first = (time.as_millis() / 25) as usize;
+    let skewed = rng.f64() * rng.f64() * rng.f64();
+    (first + (skewed * ACTIVE as f64) as usize * 7) % HOSTS
+}
