@@ -152,7 +152,7 @@ fn limits(rng: &mut Rng) -> (SlotLimits, Limit) {
 }
 
 fn total(rng: &mut Rng) -> Limit {
-    (rng.u8(..4) > 0).then(|| rng.usize(4..48))
+    rng.bool().then(|| rng.usize(4..80))
 }
 
 // === impl Book ===

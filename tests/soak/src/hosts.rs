@@ -12,6 +12,9 @@ pub(crate) const PATTERNS: usize = 4;
 /// How many are asked at a time; the others are idle, and recycled.
 const ACTIVE: usize = 160;
 
+/// How many are asked all the time, and for more than their limits allow.
+const BUSY: usize = 12;
+
 /// Where the limits of a host come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -49,9 +52,11 @@ pub(crate) fn named(rng: &mut Rng) -> usize {
     rng.usize(..HOSTS / 5) * 5
 }
 
-/// Some host that is asked at that time, a few of them much more often than the others.
+/// Some host that is asked at that time.
 pub(crate) fn asked_at(time: Duration, rng: &mut Rng) -> usize {
+    if rng.u8(..3) == 0 {
+        return rng.usize(..BUSY);
+    }
     let first = (time.as_millis() / 25) as usize;
-    let skewed = rng.f64() * rng.f64() * rng.f64();
-    (first + (skewed * ACTIVE as f64) as usize * 7) % HOSTS
+    (first + rng.usize(..ACTIVE) * 7) % HOSTS
 }
