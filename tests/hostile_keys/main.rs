@@ -128,12 +128,22 @@ fn attack(config: SlotConfigBuilder, named: usize, allowed: &[StatusCode]) -> Ou
     Outcome { seen, without_host, shares }
 }
 
+/// One attacker less when it is dropped, also by a panic.
+struct End<'a>(&'a AtomicUsize);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Runs all clients to their end. Returns how many requests without a host, and of each share, were sent.
 fn clients(address: SocketAddr, allowed: &[StatusCode]) -> (usize, [usize; 2]) {
     let (left, running) = (&AtomicUsize::new(requests() / PIPELINE), &AtomicUsize::new(2));
     thread::scope(|scope| {
         let attackers = [1, 2].map(|seed| {
             scope.spawn(move || {
+                let _end = End(running);
                 let mut attacker = Attacker::new(seed);
                 let mut connections = [0; CONNECTIONS / 2].map(|_| Connection::open(address));
                 let take = |left: usize| left.checked_sub(1);
@@ -153,7 +163,6 @@ fn clients(address: SocketAddr, allowed: &[StatusCode]) -> (usize, [usize; 2]) {
                 for connection in &mut connections {
                     connection.statuses().for_each(drop);
                 }
-                running.fetch_sub(1, Ordering::Relaxed);
                 attacker.without_host()
             })
         });

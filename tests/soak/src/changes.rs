@@ -14,7 +14,7 @@ use crate::hosts::{self, Origin, PATTERNS};
 use crate::ledger::{Ledger, Limit};
 
 /// How many slots there may be, those with limits of their own not counted.
-pub(crate) const MAX_SLOTS: usize = 120;
+const MAX_SLOTS: usize = 120;
 
 #[derive(Debug)]
 pub(crate) struct Changes {
@@ -58,12 +58,12 @@ impl Changes {
                 book.names.insert(host, concurrency);
             });
             self.change(|slots| Ok(slots.configure(hosts::name(host), limits)?))?;
-            self.pause(self.done % 2 == 0);
+            self.pause(self.done.is_multiple_of(2));
         }
         let pattern = self.rng.usize(..PATTERNS);
         let limits = self.limits(|book, concurrency| book.patterns[pattern] = Some(concurrency));
         self.change(|slots| Ok(slots.configure(hosts::pattern(pattern), limits)?))?;
-        if second % 2 == 0 {
+        if second.is_multiple_of(2) {
             let total = total(&mut self.rng);
             self.book.total = total;
             self.change(|slots| Ok(slots.configure_total(total)?))?;

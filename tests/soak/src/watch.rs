@@ -7,8 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower_slot::{Counts, SlotKey, SlotStats, Slots, Snapshot, WaitReason};
 
-use crate::changes::MAX_SLOTS;
-use crate::hosts::{self, HOSTS, Origin};
+use crate::hosts::{self, HOSTS};
 use crate::ledger::Ledger;
 use crate::rule;
 
@@ -16,9 +15,9 @@ use crate::rule;
 pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
 
 /// For how long a first waiter may not start although all gates of its slot are open, if nobody woke it.
-const LOST: Duration = Duration::from_millis(1_000);
+const LOST: Duration = Duration::from_millis(400);
 
-/// The same if it was woken and is not polled: other tasks have the threads.
+/// The same if it was woken and is not polled, or somebody else may be in its way: other tasks have the threads.
 const STARVED: Duration = Duration::from_secs(10);
 
 /// The oldest that a permit gets: no exchange takes that long.
@@ -37,8 +36,9 @@ pub(crate) struct Watch {
 #[derive(Clone, Copy, Debug)]
 struct Standing {
     since: Instant,
+    /// Of this slot and of all.
+    started: u64,
     starts: u64,
-    left: [u64; 3],
 }
 
 // === impl Watch ===
@@ -65,20 +65,18 @@ impl Watch {
         for slot in &snapshot.slots {
             self.check(slot, began);
             if slot.waiting > 0 && own_gates_are_open(slot) && (has_room || !is_at_total(slot)) {
-                let now = Standing { since: began, starts, left: left(slot) };
-                let first = before.get(&slot.key).filter(|first| first.left == now.left).copied();
-                let first = first.unwrap_or(now);
+                let now = Standing { since: began, started: slot.counts.started, starts };
+                // Somebody has been there from then to now, and so the slot's place at the total.
+                let waited = slot.oldest_waiter.unwrap_or_default();
+                let is_same =
+                    |first: &&Standing| first.started == now.started && waited >= now.since - first.since;
+                let first = before.get(&slot.key).filter(is_same).copied().unwrap_or(now);
                 check_first_waiter(slot, first, now);
                 self.standing.insert(slot.key.clone(), first);
             }
         }
         let limit = snapshot.total.limit;
         rule!(self.ledger.was_in_force(None, limit, began), "all slots: a cap of {limit:?} that was not set");
-        let by_default = |slot: &&SlotStats| {
-            hosts::index(slot.key.as_str()).is_some_and(|host| hosts::origin(host) != Origin::Name)
-        };
-        let counted = snapshot.slots.iter().filter(by_default).count();
-        rule!(counted <= MAX_SLOTS, "{counted} slots, at most {MAX_SLOTS} may be");
         add_up("recycled slots", snapshot.recycled.counts, 0, 0);
         snapshot
     }
@@ -105,11 +103,6 @@ pub(crate) fn add_up(name: &str, counts: Counts, in_flight: usize, waiting: usiz
     rule!(started == ends, "{name}: {counts:?} and {in_flight} in flight do not add up");
 }
 
-/// Those who left the queue.
-fn left(slot: &SlotStats) -> [u64; 3] {
-    [slot.counts.started, slot.counts.timed_out, slot.counts.gone]
-}
-
 fn own_gates_are_open(slot: &SlotStats) -> bool {
     let is_full = slot.limits.concurrency.is_some_and(|limit| slot.in_flight >= limit);
     !is_full && slot.next_start.is_none() && slot.paused_until.is_none()
@@ -119,16 +112,13 @@ fn is_at_total(slot: &SlotStats) -> bool {
     slot.reason == Some(WaitReason::Total)
 }
 
-/// Nobody has left the queue from `first` to `now`, and at each look the gates were open.
+/// Nobody has started from `first` to `now`, and at each look somebody waited and the gates were open.
 fn check_first_waiter(slot: &SlotStats, first: Standing, now: Standing) {
     let (name, time) = (&slot.key, now.since - first.since);
-    if is_at_total(slot) && now.starts > first.starts {
-        // Others go on: it may be in line still, but they do not overtake it.
-        let others = now.starts - first.starts;
-        rule!(others < 4 * HOSTS as u64, "{name}: overtaken by {others} at the total: {slot:?}");
-        rule!(time < STARVED, "{name}: at the total for {time:?}: {slot:?}");
-        return;
-    }
-    let most = if slot.stalled.is_some() { STARVED } else { LOST };
+    // At the total others may be before it, but they do not overtake it.
+    let others = if is_at_total(slot) { now.starts - first.starts } else { 0 };
+    rule!(others < 4 * HOSTS as u64, "{name}: overtaken by {others} at the total: {slot:?}");
+    let is_lost = slot.stalled.is_none() && !is_at_total(slot);
+    let most = if is_lost { LOST } else { STARVED };
     rule!(time < most, "{name}: could start for {time:?} and does not: {slot:?}");
 }
