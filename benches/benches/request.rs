@@ -6,7 +6,7 @@ use std::time::Instant;
 use criterion::Criterion;
 use tower_slot_bench::report::Report;
 use tower_slot_bench::rounds::{nanos_each, rounds};
-use tower_slot_bench::variants::{VARIANTS, Variant};
+use tower_slot_bench::variants::{HOSTS, VARIANTS, Variant};
 
 const ROUNDS: usize = 31;
 
@@ -25,7 +25,7 @@ fn main() {
 fn each_by_itself(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("request");
     for variant in VARIANTS {
-        let mut run = variant.start();
+        let mut run = variant.start(HOSTS);
         group.bench_function(variant.name, |bencher| {
             bencher.iter_custom(|n| {
                 let start = Instant::now();
@@ -40,7 +40,7 @@ fn in_turns(mut report: Report) {
     let figures = rounds::<{ VARIANTS.len() }>(
         ROUNDS,
         array::from_fn(|at| {
-            let mut run = VARIANTS[at].start();
+            let mut run = VARIANTS[at].start(HOSTS);
             Box::new(move || nanos_each(PIECES.0, PIECES.1, &mut run)) as Box<dyn FnMut() -> f64>
         }),
     );
