@@ -18,7 +18,7 @@ use crate::connection::Connecting;
 use crate::guard::{End, guard};
 use crate::hold::Hold;
 use crate::reject::Reject;
-use crate::slot::{Acquire, Outcome, SlotPermit};
+use crate::slot::{Acquire, Outcome, Phase, SlotPermit};
 use crate::timings::SlotTimings;
 use crate::upgrade::{self, UpgradePermit};
 
@@ -111,7 +111,7 @@ where
         if let StageProj::Start { mut acquire } = this.stage.as_mut().project() {
             let Some(service) = this.service else { return Poll::Pending };
             if !this.held.is_held() {
-                match ready!(acquire.as_mut().poll_start(cx)) {
+                match ready!(acquire.as_mut().poll_start(Phase::Headers, cx)) {
                     // Waiting => Readying
                     Ok(permit) => {
                         if this.wanted.timings {

@@ -13,6 +13,7 @@ use super::Slot;
 use super::permit::SlotPermit;
 use super::queue::Clocks;
 use super::slots::Slots;
+use super::stats::Phase;
 use super::tick::Tick;
 use super::ticket::{Step, Ticket};
 use crate::error::SlotError;
@@ -71,15 +72,16 @@ impl Acquire {
         Self { inner: Waiting { state, ticket: Ticket::default() }, sleep: None }
     }
 
-    /// Polls for a permit that is on its way to the headers.
+    /// Polls for a permit whose `first` phase begins with its start.
     #[inline]
     pub(crate) fn poll_start(
         mut self: Pin<&mut Self>,
+        first: Phase,
         cx: &mut Context<'_>,
     ) -> Poll<Result<SlotPermit, SlotError>> {
-        match self.as_mut().project().inner.start_at_once(cx.waker()) {
+        match self.as_mut().project().inner.start_at_once(first, cx.waker()) {
             Ok(permit) => Poll::Ready(Ok(permit)),
-            Err(step) => self.poll_step(step, cx),
+            Err(step) => self.poll_step(step, first, cx),
         }
     }
 
@@ -87,6 +89,7 @@ impl Acquire {
     fn poll_step(
         self: Pin<&mut Self>,
         mut step: Option<Step>,
+        first: Phase,
         cx: &mut Context<'_>,
     ) -> Poll<Result<SlotPermit, SlotError>> {
         let mut this = self.project();
@@ -100,11 +103,14 @@ impl Acquire {
                 return this.inner.refuse();
             };
             let common = slot.common();
-            let look = || slot.poll(None, ticket, || common.epoch.now().max(come), cx.waker());
+            let look = || slot.poll(None, ticket, first, || common.epoch.now().max(come), cx.waker());
             match step.take().unwrap_or_else(look) {
-                Step::Started(permit) => {
+                Step::Started(place) => {
                     let waited = ticket.waited();
-                    this.inner.state = State::Done;
+                    let State::Waiting(slot) = std::mem::replace(&mut this.inner.state, State::Done) else {
+                        return Poll::Pending;
+                    };
+                    let permit = SlotPermit::new(slot, place);
                     this.sleep.set(None);
                     return Poll::Ready(Ok(permit.told(waited)));
                 }
@@ -145,7 +151,7 @@ impl Future for Acquire {
     type Output = Result<SlotPermit, SlotError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_start(cx).map_ok(SlotPermit::by_hand_from_start)
+        self.poll_start(Phase::Body, cx).map_ok(SlotPermit::by_hand)
     }
 }
 
@@ -164,20 +170,20 @@ impl fmt::Debug for Acquire {
 impl Waiting {
     /// Starts at the first look if it can, else returns what that look came to, if there was one.
     #[inline]
-    fn start_at_once(&mut self, waker: &Waker) -> Result<SlotPermit, Option<Step>> {
+    fn start_at_once(&mut self, first: Phase, waker: &Waker) -> Result<SlotPermit, Option<Step>> {
         let Self { state: State::Waiting(slot), ticket } = self else { return Err(None) };
         if !ticket.is_new() {
             return Err(None);
         }
-        let start = match slot.start_at_once() {
-            Ok(start) => start,
+        let place = match slot.start_at_once(first) {
+            Ok(place) => place,
             Err(locked) => {
                 let epoch = slot.common().epoch;
-                return Err(Some(slot.poll(Some(locked), ticket, || epoch.now(), waker)));
+                return Err(Some(slot.poll(Some(locked), ticket, first, || epoch.now(), waker)));
             }
         };
         match std::mem::replace(&mut self.state, State::Done) {
-            State::Waiting(slot) => Ok(SlotPermit::new(slot, start).told([0; 3])),
+            State::Waiting(slot) => Ok(SlotPermit::new(slot, place).told([0; 3])),
             _ => Err(None),
         }
     }

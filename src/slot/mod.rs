@@ -111,7 +111,7 @@ impl Slot {
     /// Whether neither a queue nor the total nor a close takes part in what happens here.
     #[inline]
     fn is_quiet(&self, state: &State) -> bool {
-        state.queue.is_none() && !state.has_units && !self.common.total.is_on() && !self.common.is_closed()
+        state.waiting() == 0 && !state.has_units && !self.common.total.is_on() && !self.common.is_closed()
     }
 
     /// Passes all gates, in order, taking a unit of the total at the last; or says which one is shut. Only with
@@ -147,13 +147,8 @@ impl Slot {
         state.has_units
     }
 
-    /// Starts one. The permit is there before the lock is free: whatever panics afterwards gives it back.
-    fn permit(self: &Arc<Self>, state: &mut State, now: Tick) -> SlotPermit {
-        SlotPermit::new(self.clone(), state.start(now))
-    }
-
     /// Starts at once or not at all, and only if nobody waits here or for the total.
-    pub(crate) fn try_start(self: &Arc<Self>) -> Result<SlotPermit, SlotError> {
+    pub(crate) fn try_start(&self) -> Result<Place, SlotError> {
         let mut state = self.state.lock();
         let now = self.common.epoch.now();
         self.common.mind_sweep(now);
@@ -166,7 +161,7 @@ impl Slot {
         } else if self.count_units(&mut state) && !self.common.total.try_take_alone() {
             Some(WaitReason::Total)
         } else {
-            return Ok(self.permit(&mut state, now));
+            return Ok(state.start(now, Phase::Body));
         };
         state.tally.refused += 1;
         let kind = if shut.is_none() { SlotErrorKind::Closed } else { SlotErrorKind::QueueFull };
@@ -177,8 +172,8 @@ impl Slot {
 
     /// The permit at `index` moves from one phase to the next. Returns how long the former was, in nanoseconds.
     fn pass_on(&self, index: u32, from: Phase, to: Phase) -> u64 {
-        let mut state = self.state.lock();
         let now = self.common.epoch.now();
+        let mut state = self.state.lock();
         let Some(permit) = state.permits.get_mut(index) else { return 0 };
         let took = now.since(permit.since);
         permit.since = now;
@@ -191,6 +186,7 @@ impl Slot {
     }
 
     /// The permit at `index` has been in another phase than was thought.
+    #[cfg(feature = "connection")]
     fn correct(&self, index: u32, from: Phase, to: Phase) {
         let mut state = self.state.lock();
         let Some(since) = state.permits.get(index).map(|permit| permit.since) else { return };
@@ -203,8 +199,9 @@ impl Slot {
     /// A permit comes back.
     fn release(&self, place: Place) {
         let (phase, outcome) = (place.phase(), place.outcome());
-        let mut state = self.state.lock();
+        // Before the lock, which others want: only a start has to have the moment of its grant.
         let now = self.common.epoch.now();
+        let mut state = self.state.lock();
         let Some(Flight { since, .. }) = state.permits.remove(place.index()) else { return };
         let timed = state.timed.then(|| (phase, now.since(since)));
         if let Some((phase, took)) = timed {
@@ -227,7 +224,7 @@ impl Slot {
             after.wake = state.wake_first(now);
         }
         if state.closed && state.permits.is_empty() {
-            after.drained = Some(self.common.drain.leave());
+            after.drained = Some(Box::new(self.common.drain.leave()));
         }
         drop(state);
         after.run();

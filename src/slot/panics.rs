@@ -18,6 +18,10 @@ impl Panics {
         }
     }
 
+    pub(super) fn any(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Lets the first panic go on, unless one is on its way already.
     pub(super) fn resume(self) {
         match self.0 {

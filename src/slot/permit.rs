@@ -29,7 +29,7 @@ pub(crate) struct Place(u64);
 // === impl SlotPermit ===
 
 impl SlotPermit {
-    /// A permit that was granted just now; it is on its way to the headers, and dropping it cancels.
+    /// A permit that was granted just now; dropping it cancels.
     #[inline]
     pub(crate) fn new(slot: Arc<Slot>, place: Place) -> Self {
         Self { slot, place }
@@ -112,6 +112,7 @@ impl SlotPermit {
         self.slot.pass_on(self.place.index(), from, to)
     }
 
+    #[cfg(feature = "connection")]
     fn correct(&mut self, to: Phase) {
         let from = self.place.phase();
         self.place = self.place.with_phase(to);
@@ -121,15 +122,6 @@ impl SlotPermit {
     /// From now on it is in the hands of somebody who drops it when the work is done.
     pub(crate) fn by_hand(mut self) -> Self {
         self.headers(false);
-        self.set_outcome(Outcome::Finished);
-        self
-    }
-
-    /// It has been in such hands since its start, and never was on its way to headers.
-    pub(crate) fn by_hand_from_start(mut self) -> Self {
-        if self.slot.common().statistics {
-            self.correct(Phase::Body);
-        }
         self.set_outcome(Outcome::Finished);
         self
     }
@@ -162,10 +154,10 @@ impl Place {
     const TO_HEADERS: u64 = 1 << 34;
     const OUTCOME: u32 = 35;
 
-    /// On its way to the headers; dropping it cancels.
+    /// Dropping it cancels.
     #[inline]
-    pub(crate) fn new(index: u32, hold: Hold) -> Self {
-        Self(u64::from(index)).with_phase(Phase::Headers).with_outcome(Outcome::Cancelled).with_hold(hold)
+    pub(crate) fn new(index: u32, first: Phase, hold: Hold) -> Self {
+        Self(u64::from(index)).with_phase(first).with_outcome(Outcome::Cancelled).with_hold(hold)
     }
 
     #[inline]

@@ -112,8 +112,8 @@ impl Slots {
     /// [`acquire`](Self::acquire).
     pub fn try_acquire<'a>(&self, key: impl Into<KeyRef<'a>>) -> Result<SlotPermit, SlotError> {
         let slot = self.table.slot(key.into())?;
-        let permit = slot.try_start().inspect_err(|error| slot.voice().refused(error))?;
-        Ok(permit.told([0; 3]).by_hand_from_start())
+        let place = slot.try_start().inspect_err(|error| slot.voice().refused(error))?;
+        Ok(SlotPermit::new(slot, place).told([0; 3]).by_hand())
     }
 
     // --- look

@@ -55,7 +55,7 @@ pub(super) struct Shut(pub(super) WaitReason, pub(super) Option<Tick>);
 pub(super) struct After {
     pub(super) wake: Option<Waker>,
     pub(super) called: Option<Arc<Slot>>,
-    pub(super) drained: Option<List<Waker>>,
+    pub(super) drained: Option<Box<List<Waker>>>,
     /// Not needed any more, only to be dropped.
     pub(super) old: Option<Waker>,
 }
@@ -65,13 +65,13 @@ pub(super) struct After {
 impl State {
     /// Counts a start. Whoever has room and passed all gates may call it.
     #[inline]
-    pub(super) fn start(&mut self, now: Tick) -> Place {
+    pub(super) fn start(&mut self, now: Tick, first: Phase) -> Place {
         let index = self.permits.push(Flight { started: now, since: now });
         self.pace.started(now);
         if self.timed {
-            self.tally.enter(Phase::Headers, now);
+            self.tally.enter(first, now);
         }
-        Place::new(index, self.limits.hold)
+        Place::new(index, first, self.limits.hold)
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -124,16 +124,29 @@ impl State {
 
 impl After {
     /// Does all of it, whatever panics.
+    #[inline]
     pub(super) fn run(self) {
         let Self { wake, called, drained, old: _old } = self;
-        let wake = || wake.into_iter().for_each(Waker::wake);
         if called.is_none() && drained.is_none() {
-            return wake();
+            return wake.into_iter().for_each(Waker::wake);
         }
         let mut panics = Panics::default();
-        panics.catch(wake);
+        panics.catch(|| wake.into_iter().for_each(Waker::wake));
         panics.catch(|| called.into_iter().for_each(|slot| slot.wake_first()));
-        panics.catch(|| each(drained.into_iter().flat_map(List::into_members), Waker::wake));
+        panics.catch(|| each(drained.into_iter().flat_map(|list| list.into_members()), Waker::wake));
+        panics.resume();
+    }
+
+    /// The same, and what is to be undone should anything panic.
+    pub(super) fn run_or(self, undo: impl FnOnce()) {
+        if self.wake.is_none() && self.called.is_none() && self.old.is_none() {
+            return self.run();
+        }
+        let mut panics = Panics::default();
+        panics.catch(|| self.run());
+        if panics.any() {
+            panics.catch(undo);
+        }
         panics.resume();
     }
 }

@@ -1,6 +1,6 @@
 //! One waiter's side of the queue, and what a poll comes to.
 
-use super::permit::SlotPermit;
+use super::permit::Place;
 use super::queue::Clocks;
 use super::tick::Tick;
 use crate::error::SlotError;
@@ -18,7 +18,7 @@ pub(crate) struct Ticket {
 /// What a poll comes to.
 #[derive(Debug)]
 pub(crate) enum Step {
-    Started(SlotPermit),
+    Started(Place),
     /// Not yet. Poll again when woken, or at that moment.
     Wait(Option<Tick>),
     Refused(SlotError),

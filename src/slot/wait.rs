@@ -7,6 +7,7 @@ use super::Slot;
 use super::permit::Place;
 use super::queue::Queue;
 use super::state::{After, Shut, State};
+use super::stats::Phase;
 use super::sync::MutexGuard;
 use super::tick::Tick;
 use super::ticket::{Step, Ticket, earlier};
@@ -19,19 +20,19 @@ impl Slot {
     /// New => Started, the usual way: nobody waits and nothing is to be asked but the slot. Otherwise the lock goes
     /// on to [`poll`](Self::poll).
     #[inline]
-    pub(super) fn start_at_once(&self) -> Result<Place, MutexGuard<'_, State>> {
+    pub(super) fn start_at_once(&self, first: Phase) -> Result<Place, MutexGuard<'_, State>> {
         let mut state = self.state.lock();
         if self.is_quiet(&state) {
             let now = self.common.epoch.now();
             self.common.mind_sweep(now);
             if state.own_gate(now).is_none() {
-                return Ok(state.start(now));
+                return Ok(state.start(now, first));
             }
         }
         Err(state)
     }
 
-    /// Moves a waiter on: into the queue, to the next gate, or to its start.
+    /// Moves a waiter on: into the queue, to the next gate, or to its start, with which its `first` phase begins.
     ///
     /// `clock` is read under the slot's lock, at each look anew: so a start has the moment of its grant, and time
     /// goes on in a slot as its lock goes from hand to hand.
@@ -39,23 +40,41 @@ impl Slot {
         self: &'a Arc<Self>,
         locked: Option<MutexGuard<'a, State>>,
         ticket: &mut Ticket,
+        first: Phase,
         clock: impl Fn() -> Tick,
         waker: &Waker,
     ) -> Step {
-        let mut state = locked.unwrap_or_else(|| self.state.lock());
+        // Cloning a waker is not our code: it happens without the lock, and then all is looked at anew.
         let mut spare = None;
+        let mut state = match locked {
+            // Sure to need one.
+            Some(state) if state.waiting() > 0 || state.is_full() => {
+                drop(state);
+                spare = Some(waker.clone());
+                self.state.lock()
+            }
+            Some(state) => state,
+            None => self.state.lock(),
+        };
         loop {
             let now = clock();
             self.common.mind_sweep(now);
             let mut after = After::default();
-            let step = self.step(&mut state, ticket, now, waker, &mut spare, &mut after);
+            let step = self.step(&mut state, ticket, first, now, waker, &mut spare, &mut after);
             drop(state);
-            after.run();
             match step {
-                Some(step) => return step,
-                // Cloning a waker is not our code either: it happens without the lock, then all is looked at anew.
-                None => spare = Some(waker.clone()),
+                Some(Step::Started(place)) => {
+                    // Whatever panics in there gives the permit back.
+                    after.run_or(|| self.release(place));
+                    return Step::Started(place);
+                }
+                Some(step) => {
+                    after.run();
+                    return step;
+                }
+                None => after.run(),
             }
+            spare = Some(waker.clone());
             state = self.state.lock();
         }
     }
@@ -65,6 +84,7 @@ impl Slot {
         self: &Arc<Self>,
         state: &mut State,
         ticket: &mut Ticket,
+        first: Phase,
         now: Tick,
         waker: &Waker,
         spare: &mut Option<Waker>,
@@ -83,7 +103,7 @@ impl Slot {
             let shut = if len == 0 {
                 match self.pass(state, now, has_room && spare.is_some(), after) {
                     // New => Started
-                    Ok(()) => return Some(Step::Started(self.permit(state, now))),
+                    Ok(()) => return Some(Step::Started(state.start(now, first))),
                     Err(shut) => shut,
                 }
             } else {
@@ -104,10 +124,10 @@ impl Slot {
         if state.is_first(index) {
             match self.pass(state, now, true, after) {
                 Ok(()) => {
-                    // Waiting => Started. The permit is its own before anybody else can look.
-                    let permit = self.permit(state, now);
+                    // Waiting => Started
+                    let place = state.start(now, first);
                     self.depart(state, ticket, now, after);
-                    return Some(Step::Started(permit));
+                    return Some(Step::Started(place));
                 }
                 Err(Shut(reason, opens)) => {
                     state.stand_at(reason, now);
@@ -168,7 +188,9 @@ impl Slot {
         for reason in WaitReason::ALL {
             let waited = &mut ticket.clocks[reason as usize];
             *waited = clocks[reason as usize].saturating_sub(*waited);
-            state.tally.stayed(reason.into(), *waited);
+            if *waited > 0 {
+                state.tally.stayed(reason.into(), *waited);
+            }
         }
         after.old = queue.remove(index, now, &mut state.tally).and_then(|waiter| waiter.waker);
         if queue.waiters.is_empty() {
