@@ -92,7 +92,7 @@
 //! | `domain` | `RegistrableDomain`: a slot per registrable domain, by the public suffix list |
 //! | `resolve` | `PerIp`: a slot per address of the host, by the system's resolver or one of your own |
 //! | `hickory` | `HickoryResolver`: the same by hickory-resolver. It needs Rust 1.88, more than the rest |
-//! | `serde` | [`SlotConfig`] from a file in TOML, JSON or YAML |
+//! | `serde` | [`SlotConfig`] from a file in TOML, JSON or YAML; a [`Snapshot`] as JSON |
 //! | `reqwest` | `ReqwestService`: a `reqwest::Client` as the inner service, its responses kept whole. None of reqwest's own features are turned on: TLS and HTTP/2 are yours to choose |
 //! | `reqwest-middleware` | `SlotMiddleware` for clients built with reqwest-middleware; turns `reqwest` on |
 //! | `connection` | `SlotLayer::connection_times`: the time to a connection apart from the time to the headers, told by hyper-util's client |

@@ -16,6 +16,8 @@ mod pace;
 mod panics;
 mod permit;
 mod queue;
+#[cfg(feature = "serde")]
+mod serial;
 mod settings;
 mod show;
 mod sight;

@@ -116,6 +116,8 @@ pub struct TotalStats {
 }
 
 /// All slots, each consistent in itself.
+///
+/// With the feature `serde` it is written as [its `Serialize`](#impl-Serialize-for-Snapshot) says.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Snapshot {
