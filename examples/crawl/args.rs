@@ -1,13 +1,20 @@
 //! The command line: what to do, and the limits to do it under.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, path::PathBuf, time::Duration};
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
 use tower_slot::{Jitter, SlotConfig, SlotKey, SlotLimits};
 
-use crate::target::Target;
+use crate::{picture::Picture, target::Target};
 
 /// What the command line asks for.
+pub(crate) struct Order {
+    pub(crate) job: Job,
+    /// For a timeline of it.
+    pub(crate) picture: Option<Picture>,
+}
+
+/// What is to be done.
 pub(crate) enum Job {
     Scenes { json: bool },
     Download(Box<Plan>),
@@ -87,6 +94,13 @@ struct Args {
     /// One JSON object a line instead of lines for people and tables
     #[arg(long)]
     json: bool,
+
+    /// Draw where each request spent its time, a lane per slot, as SVG
+    ///
+    /// From a few hundred requests on it is drawn how many were in each phase. A request that failed before its headers
+    /// is left out.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
 }
 
 #[derive(Clone)]
@@ -105,15 +119,18 @@ struct Group {
 ///
 /// # Errors
 /// What is wrong with it; also when help was asked for.
-pub(crate) fn parse() -> Result<Job, clap::Error> {
-    let args = Args::try_parse().map_err(|error| match error.kind() {
+pub(crate) fn parse() -> Result<Order, clap::Error> {
+    let mut args = Args::try_parse().map_err(|error| match error.kind() {
         ErrorKind::MissingRequiredArgument => bad("the limits are for downloading, and there is no URL"),
         _ => error,
     })?;
-    if args.urls.is_empty() {
-        return Ok(Job::Scenes { json: args.json });
-    }
-    args.plan().map(|plan| Job::Download(Box::new(plan))).map_err(bad)
+    let svg = args.svg.take();
+    let job = match args.urls.is_empty() {
+        true => Job::Scenes { json: args.json },
+        false => Job::Download(Box::new(args.plan().map_err(bad)?)),
+    };
+    // Created here: a path that cannot be written to is told before the work, not after it.
+    Ok(Order { job, picture: svg.map(Picture::create).transpose().map_err(bad)? })
 }
 
 fn bad(why: impl std::fmt::Display) -> clap::Error {

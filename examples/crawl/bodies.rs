@@ -23,7 +23,8 @@ const BODY: Duration = Duration::from_millis(50);
 /// 20 downloads in a slot of 2: ten rounds of 50 ms.
 pub(crate) async fn with_slots(stage: &Stage) -> Result<Row, BoxError> {
     let config = SlotConfig::builder().concurrency(LIMIT).build()?;
-    let service = ServiceBuilder::new().layer(SlotLayer::new(config)).service(stage.site.client());
+    let service =
+        ServiceBuilder::new().layer(SlotLayer::new(config).timings(true)).service(stage.site.client());
     drive(service, downloads("bodies.test"), stage.bar(SLOTS, DOWNLOADS)).await?;
 
     let visits = stage.site.visits("bodies.test");

@@ -22,7 +22,11 @@ use hyper_util::{
     rt::{TokioExecutor, TokioTimer},
 };
 use rustls::crypto::ring::default_provider;
-use tokio::{sync::mpsc, task::JoinSet, time::timeout};
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
 use tower::{
     Service, ServiceBuilder, ServiceExt,
     timeout::{TimeoutLayer, error::Elapsed},
@@ -34,6 +38,7 @@ use crate::{
     chain,
     print::{Outcome, Part, Printer},
     target::{self, Target},
+    timeline::Timeline,
 };
 
 /// How servers may know us.
@@ -42,6 +47,7 @@ const AGENT: &str = concat!("tower-slot-crawl/", env!("CARGO_PKG_VERSION"));
 /// What all downloads share.
 struct Crawl<S> {
     service: S,
+    timeline: Timeline,
     groups: HashMap<SlotKey, SlotKey>,
     timeout: Duration,
 }
@@ -50,7 +56,11 @@ struct Crawl<S> {
 ///
 /// # Errors
 /// When nothing can be printed any more. A URL that fails is a line, not an error.
-pub(crate) async fn run<W: Write>(plan: Plan, printer: &mut Printer<W>) -> io::Result<()> {
+pub(crate) async fn run<W: Write>(
+    plan: Plan,
+    timeline: &Timeline,
+    printer: &mut Printer<W>,
+) -> io::Result<()> {
     let layer = SlotLayer::new(plan.config).timings(true);
     let slots = layer.slots().clone();
     let service = ServiceBuilder::new()
@@ -58,7 +68,8 @@ pub(crate) async fn run<W: Write>(plan: Plan, printer: &mut Printer<W>) -> io::R
         // Below the slots, so that the time in the queue does not count.
         .layer(TimeoutLayer::new(plan.timeout))
         .service(client().map_err(io::Error::other)?);
-    let crawl = Arc::new(Crawl { service, groups: plan.groups, timeout: plan.timeout });
+    let timeline = timeline.clone();
+    let crawl = Arc::new(Crawl { service, timeline, groups: plan.groups, timeout: plan.timeout });
 
     let mut tasks = JoinSet::new();
     for target in plan.targets {
@@ -124,6 +135,7 @@ where
         if let Some(group) = group {
             request.extensions_mut().insert(group);
         }
+        let asked = Instant::now();
         let response = self.service.clone().oneshot(request).await.inspect_err(|error| {
             part.waited = error.downcast_ref().map(SlotError::waited);
         })?;
@@ -142,7 +154,10 @@ where
             Ok::<_, BoxError>(())
         });
         let counted = counted.await.unwrap_or_else(|_| Err(Elapsed::new().into()));
-        part.body = timings.and_then(|timings| timings.body());
+        part.body = timings.as_ref().and_then(SlotTimings::body);
+        if let Some(timings) = timings {
+            self.timeline.add(asked, timings);
+        }
         counted
     }
 

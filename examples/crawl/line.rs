@@ -32,7 +32,7 @@ pub(crate) async fn no_head_of_line(stage: &Stage) -> Result<Row, BoxError> {
         .total_concurrency(TOTAL)
         .slot(SLOW, SlotLimits::new().concurrency(SLOW_LIMIT))
         .build()?;
-    let layer = SlotLayer::new(config);
+    let layer = SlotLayer::new(config).timings(true);
     let slots = layer.slots().clone();
     let service = ServiceBuilder::new().layer(layer).service(stage.site.client());
     let bar = stage.bar(NAME, SLOW_REQUESTS + FAST_REQUESTS);

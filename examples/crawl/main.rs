@@ -4,14 +4,17 @@
 //!   table: what each scene should show, and what the server saw. No network is needed.
 //! - `cargo run --release --example crawl -- URL..` downloads real pages: a few at a time from each host, with a delay
 //!   between them. `--help` tells the rest.
+//! - With `--svg FILE` either draws a timeline: where each request spent its time, a lane per slot.
 //!
 //! The exit code is 0 when all is well, 1 when a scene or a URL failed, and 2 for a bad argument.
 
 mod args;
 mod bodies;
+mod content;
 mod download;
 mod line;
 mod pace;
+mod picture;
 mod print;
 mod recycle;
 mod report;
@@ -19,6 +22,7 @@ mod scenes;
 mod site;
 mod stamp;
 mod target;
+mod timeline;
 
 use std::{
     error::Error,
@@ -31,14 +35,19 @@ use clap::error::ErrorKind;
 use tokio::runtime::{Builder, Runtime};
 use tower_slot::BoxError;
 
-use crate::{args::Job, print::Printer, report::Verdict};
+use crate::{
+    args::{Job, Order},
+    print::Printer,
+    report::Verdict,
+    timeline::Timeline,
+};
 
 fn main() -> ExitCode {
-    let job = match args::parse() {
-        Ok(job) => job,
+    let order = match args::parse() {
+        Ok(order) => order,
         Err(error) => return refuse(&error),
     };
-    match run(job) {
+    match run(order) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -49,22 +58,27 @@ fn main() -> ExitCode {
 }
 
 /// Does the job and returns whether nothing failed.
-fn run(job: Job) -> Result<bool, BoxError> {
-    match job {
+fn run(Order { job, picture }: Order) -> Result<bool, BoxError> {
+    let timeline = Timeline::default();
+    let passed = match job {
         Job::Scenes { json } => {
-            let rows = Runtime::new()?.block_on(scenes::run())?;
+            let rows = Runtime::new()?.block_on(scenes::run(&timeline))?;
             // Here the verdict is the result; whether somebody reads the table to its end does not change it.
             unless_closed(report::write(&rows, json, &mut stdout().lock()))?;
-            Ok(rows.iter().map(|row| &row.verdict).all(Verdict::passed))
+            rows.iter().map(|row| &row.verdict).all(Verdict::passed)
         }
         Job::Download(plan) => {
             // On one thread tasks take their places in the queues in the order of the URLs.
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let mut printer = Printer::new(stdout(), plan.json);
-            unless_closed(runtime.block_on(download::run(*plan, &mut printer)))?;
-            Ok(printer.failed() == 0)
+            unless_closed(runtime.block_on(download::run(*plan, &timeline, &mut printer)))?;
+            printer.failed() == 0
         }
+    };
+    if let Some(picture) = picture {
+        picture.draw(timeline.lanes())?;
     }
+    Ok(passed)
 }
 
 /// Takes a reader of our output that has gone away for what it is: one who has seen enough.

@@ -76,7 +76,7 @@ async fn play(stage: &Stage, scene: &'static str, domain: &str, asks: Vec<Ask>) 
         SlotConfig::builder().delay(DELAY).slot("api", SlotLimits::new().delay(API_DELAY)).build()?;
     let starts = Starts::default();
     let service = ServiceBuilder::new()
-        .layer(SlotLayer::new(config))
+        .layer(SlotLayer::new(config).timings(true))
         .service(Stamped::new(stage.site.client(), starts.clone()));
     let bar = stage.bar(scene, asks.len());
     drive(service, asks, bar).await?;

@@ -37,7 +37,7 @@ struct Look {
 
 /// One request to each of four hosts, half a second apart, then nothing more.
 pub(crate) async fn idle(stage: &Stage) -> Result<Row, BoxError> {
-    let layer = SlotLayer::new(SlotConfig::builder().idle_timeout(IDLE).build()?);
+    let layer = SlotLayer::new(SlotConfig::builder().idle_timeout(IDLE).build()?).timings(true);
     let slots = layer.slots().clone();
     // It ends by itself, with the last handle.
     tokio::spawn(slots.sweeper());

@@ -13,17 +13,25 @@ use http::{Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt, Empty};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 use tower::{Service, ServiceExt};
-use tower_slot::{BoxError, SlotKey};
+use tower_slot::{BoxError, SlotKey, SlotTimings};
 
-use crate::{bodies, line, pace, recycle, report::Row, site::Site, stamp::Stamp};
+use crate::{bodies, line, pace, recycle, report::Row, site::Site, stamp::Stamp, timeline::Timeline};
 
 /// What every scene plays on.
 pub(crate) struct Stage {
     pub(crate) site: Site,
     bars: MultiProgress,
     style: ProgressStyle,
+    timeline: Timeline,
+}
+
+/// Where a scene tells what it has done.
+#[derive(Clone)]
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    timeline: Timeline,
 }
 
 /// One request of a scene.
@@ -40,8 +48,8 @@ pub(crate) struct Ask {
 ///
 /// # Errors
 /// When the site cannot be opened. A scene that breaks off is a row, not an error.
-pub(crate) async fn run() -> Result<Vec<Row>, BoxError> {
-    let stage = Stage::new(Site::open().await?)?;
+pub(crate) async fn run(timeline: &Timeline) -> Result<Vec<Row>, BoxError> {
+    let stage = Stage::new(Site::open().await?, timeline.clone())?;
     let (own, merged, split, faster, slots, towers, line, recycled) = tokio::join!(
         pace::own(&stage),
         pace::merged(&stage),
@@ -70,7 +78,7 @@ pub(crate) async fn run() -> Result<Vec<Row>, BoxError> {
 ///
 /// # Errors
 /// The first failure; the requests that are still under way are then given up.
-pub(crate) async fn drive<S, B>(service: S, asks: Vec<Ask>, bar: ProgressBar) -> Result<(), BoxError>
+pub(crate) async fn drive<S, B>(service: S, asks: Vec<Ask>, progress: Progress) -> Result<(), BoxError>
 where
     S: Service<Request<Empty<Bytes>>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send,
@@ -83,15 +91,20 @@ where
     for ask in asks {
         let (request, stamp) = ask.request()?;
         let answer = stamp.around(service.clone().oneshot(request));
+        let timeline = progress.timeline.clone();
         tasks.spawn(async move {
-            let body = answer.await.map_err(Into::into)?.into_body();
+            let asked = Instant::now();
+            let (parts, body) = answer.await.map_err(Into::into)?.into_parts();
             body.collect().await.map_err(Into::into)?;
+            if let Some(timings) = parts.extensions.get::<SlotTimings>() {
+                timeline.add(asked, timings.clone());
+            }
             Ok::<_, BoxError>(())
         });
     }
     while let Some(done) = tasks.join_next().await {
         done??;
-        bar.inc(1);
+        progress.bar.inc(1);
     }
     Ok(())
 }
@@ -99,7 +112,7 @@ where
 // === impl Stage ===
 
 impl Stage {
-    fn new(site: Site) -> Result<Self, BoxError> {
+    fn new(site: Site, timeline: Timeline) -> Result<Self, BoxError> {
         // Bars are for eyes: a log file gets the table alone.
         let target =
             if stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -107,15 +120,16 @@ impl Stage {
             site,
             bars: MultiProgress::with_draw_target(target),
             style: ProgressStyle::with_template("{msg:>32} {bar:40} {pos:>3}/{len}")?,
+            timeline,
         })
     }
 
     /// Adds the progress bar of a scene that takes `steps`.
-    pub(crate) fn bar(&self, scene: &'static str, steps: usize) -> ProgressBar {
+    pub(crate) fn bar(&self, scene: &'static str, steps: usize) -> Progress {
         let bar = ProgressBar::new(steps as u64).with_style(self.style.clone()).with_message(scene);
         // What is done stays in view until all is.
         let bar = bar.with_finish(ProgressFinish::AndLeave);
-        self.bars.add(bar)
+        Progress { bar: self.bars.add(bar), timeline: self.timeline.clone() }
     }
 }
 

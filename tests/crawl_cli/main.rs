@@ -2,6 +2,8 @@
 //!
 //! The scenes are not run here, they take real time; running the example is their test.
 
+mod svg;
+
 use std::{
     env,
     error::Error,
@@ -10,14 +12,15 @@ use std::{
     path::PathBuf,
     process::{Command, Output, Stdio},
     thread,
+    time::Duration,
 };
 
 use serde_json::Value;
 
 type TestResult = Result<(), Box<dyn Error>>;
 
-/// A server on loopback: `/page` has ten bytes, `/broken` breaks off after ten of a hundred, `/silent` never answers,
-/// all else is a 404.
+/// A server on loopback: `/page` has ten bytes, so has `/slow` but only after 60 ms, `/broken` breaks off after ten of a
+/// hundred, `/silent` never answers, all else is a 404.
 struct Server {
     port: u16,
 }
@@ -45,6 +48,11 @@ fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
     let head = match path.split(' ').nth(1) {
         Some("/page") => "200 OK\r\ncontent-length: 10",
+        Some("/slow") => {
+            write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 10\r\nconnection: close\r\n\r\n")?;
+            thread::sleep(Duration::from_millis(60));
+            return write!(stream, "0123456789");
+        }
         Some("/broken") => "200 OK\r\ncontent-length: 100",
         Some("/silent") => {
             // Until the client gives up.
