@@ -102,6 +102,23 @@ async fn a_waiter_that_goes_away_from_a_full_slot_or_from_behind_wakes_nobody() 
     drop(assert_ready_ok!(d.poll()));
 }
 
+// Q5, L6, case 18
+#[tokio::test(start_paused = true)]
+async fn a_release_wakes_nobody_whom_it_does_not_help() {
+    let paced = slots(SlotConfig::builder().concurrency(2).delay(secs(10)));
+    let permit = paced.try_acquire("a").unwrap();
+    let waiter = queued(&paced, "a");
+    drop(permit);
+    assert!(!waiter.is_woken(), "it waits for the pace");
+
+    let lowered = slots(SlotConfig::builder().concurrency(2));
+    let [one, _other] = [0; 2].map(|_| lowered.try_acquire("a").unwrap());
+    lowered.configure("a", SlotLimits::new().concurrency(1)).unwrap();
+    let waiter = queued(&lowered, "a");
+    drop(one);
+    assert!(!waiter.is_woken(), "the slot is full");
+}
+
 // Q5
 #[test]
 fn each_grant_wakes_the_next_while_there_is_room() {
