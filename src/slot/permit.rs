@@ -215,3 +215,28 @@ impl fmt::Debug for SlotPermit {
         f.debug_struct("SlotPermit").field("slot", self.key()).field("since", &since).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_permit_is_what_was_said_last() {
+        let phases = [Phase::Connection, Phase::Headers, Phase::Body];
+        let outcomes = [Outcome::Finished, Outcome::Failed, Outcome::Cancelled];
+        let mut place = Place::new(u32::MAX - 1, Hold::Body);
+        assert_eq!((place.phase(), place.outcome()), (Phase::Headers, Outcome::Cancelled));
+        // From each to each, as the others stay.
+        for phase in [phases, [phases[0], phases[2], phases[1]]].concat() {
+            place = place.with_phase(phase);
+            for hold in [Hold::Headers, Hold::Body, Hold::Body] {
+                place = place.with_hold(hold);
+                for outcome in [outcomes, [outcomes[0], outcomes[2], outcomes[1]]].concat() {
+                    place = place.with_outcome(outcome).with_outcome(outcome);
+                    let said = (place.index(), place.phase(), place.hold(), place.outcome());
+                    assert_eq!(said, (u32::MAX - 1, phase, hold, outcome));
+                }
+            }
+        }
+    }
+}
