@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
 use tower_slot::{Acquire, SlotConfig, SlotError, SlotErrorKind, SlotLimits, SlotPermit, Slots};
 
-use by_hand::{in_flight, must_not_hang, queued, secs, slots, waiting};
+use by_hand::{in_flight, line, must_not_hang, queued, secs, slots, taken, waiting};
 
 /// A waker that owns a waiter: whoever drops the one drops the other.
 struct Owner {
@@ -264,4 +264,18 @@ fn a_waker_that_panics_keeps_the_slot_that_is_called_at_the_total_from_nothing()
     let panic = catch_unwind(AssertUnwindSafe(|| drop(permit))).unwrap_err();
     assert_eq!(panic.downcast_ref(), Some(&"woken"));
     assert!(called.is_woken());
+}
+
+// Q4
+#[test]
+fn a_waker_whose_clone_panics_leaves_no_place_in_the_queue_nor_in_the_line() {
+    let (slots, permits) = taken(1);
+    let mut waiter = Box::pin(slots.acquire("a"));
+    let waker = on_clone(|| resume_unwind(Box::new("cloned")));
+    let panic = catch_unwind(AssertUnwindSafe(|| poll(&mut waiter, &waker))).unwrap_err();
+    assert_eq!(panic.downcast_ref(), Some(&"cloned"));
+    assert_eq!((waiting(&slots, "a"), line(&slots)), (0, 0));
+    drop(permits);
+    assert!(slots.try_acquire("b").is_ok());
+    drop(assert_ready_ok!(poll(&mut waiter, Waker::noop())));
 }
