@@ -62,7 +62,10 @@ impl Attacker {
             }
             // The longest there is.
             4 => line(to, "/", format!("{}{fresh}.:80", "x".repeat(253 - fresh.len())).as_bytes()),
-            5 => line(to, "/", format!("[{:x}:{number:x}::1]:8080", seed).as_bytes()),
+            5 => {
+                let (high, low) = (*number >> 16, *number & 0xffff);
+                line(to, "/", format!("[{seed:x}:{high:x}:{low:x}::1]:8080").as_bytes());
+            }
             // The URI's host comes first, and the header may be what it likes.
             6 => line(to, &format!("http://u:p@{fresh}:8080/"), b"\xff\xfe"),
             7..=9 => line(to, "/", format!("{number}.{seed}.Quick.TEST.").as_bytes()),

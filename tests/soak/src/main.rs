@@ -16,6 +16,7 @@ mod process;
 mod server;
 mod watch;
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -76,7 +77,8 @@ fn main() -> Result<(), BoxError> {
 
 /// Ends the process: a rule was broken.
 fn broken(what: std::fmt::Arguments<'_>) -> ! {
-    eprintln!("broken: {what}");
+    // In one piece: others may be writing too.
+    let _ = std::io::stderr().write_all(format!("broken: {what}\n").as_bytes());
     std::process::exit(1)
 }
 
