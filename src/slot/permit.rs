@@ -224,7 +224,7 @@ mod tests {
     fn what_is_said_of_a_permit_is_what_was_said_last() {
         let phases = [Phase::Connection, Phase::Headers, Phase::Body];
         let outcomes = [Outcome::Finished, Outcome::Failed, Outcome::Cancelled];
-        let mut place = Place::new(u32::MAX - 1, Hold::Body);
+        let mut place = Place::new(u32::MAX - 1, Phase::Headers, Hold::Body);
         assert_eq!((place.phase(), place.outcome()), (Phase::Headers, Outcome::Cancelled));
         // From each to each, as the others stay.
         for phase in [phases, [phases[0], phases[2], phases[1]]].concat() {
