@@ -24,6 +24,7 @@ pub struct SlotPermit {
 /// Which of those in flight in its slot a permit is, and what is said of it: all in one word of which every value is
 /// valid, so that a permit moves in two registers even where it may be missing.
 #[derive(Clone, Copy, Debug)]
+#[must_use = "whoever lets go of a place keeps it for ever"]
 pub(crate) struct Place(u64);
 
 // === impl SlotPermit ===

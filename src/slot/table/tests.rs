@@ -18,7 +18,7 @@ fn full() -> (Table, Vec<Arc<Slot>>) {
     let table = Table::new(&config.idle_timeout(Duration::ZERO).build().unwrap());
     let slots = (0..MANY).map(|n| {
         let slot = table.slot(n.to_string().into()).unwrap();
-        drop(slot.try_start().unwrap());
+        slot.release(slot.try_start().unwrap());
         slot
     });
     let slots: Vec<_> = slots.collect();
