@@ -14,6 +14,17 @@ use super::ticket::{Step, Ticket, earlier};
 use crate::error::{SlotErrorKind, WaitReason};
 use crate::jitter::nanos;
 
+/// One look of a waiter at its slot.
+struct Look<'a> {
+    /// The phase that begins with the start.
+    first: Phase,
+    now: Tick,
+    waker: &'a Waker,
+    /// A clone of it, once it was made.
+    spare: Option<Waker>,
+    after: After,
+}
+
 // === impl Slot ===
 
 impl Slot {
@@ -59,9 +70,10 @@ impl Slot {
         loop {
             let now = clock();
             self.common.mind_sweep(now);
-            let mut after = After::default();
-            let step = self.step(&mut state, ticket, first, now, waker, &mut spare, &mut after);
+            let mut look = Look { first, now, waker, spare, after: After::default() };
+            let step = self.step(&mut state, ticket, &mut look);
             drop(state);
+            let after = look.after;
             match step {
                 Some(Step::Started(place)) => {
                     // Whatever panics in there gives the permit back.
@@ -79,17 +91,9 @@ impl Slot {
         }
     }
 
-    /// One look, under the lock. `None` if it cannot end without a clone of the waker in `spare`.
-    fn step(
-        self: &Arc<Self>,
-        state: &mut State,
-        ticket: &mut Ticket,
-        first: Phase,
-        now: Tick,
-        waker: &Waker,
-        spare: &mut Option<Waker>,
-        after: &mut After,
-    ) -> Option<Step> {
+    /// One look, under the lock. `None` if it cannot end without a spare waker.
+    fn step(self: &Arc<Self>, state: &mut State, ticket: &mut Ticket, look: &mut Look<'_>) -> Option<Step> {
+        let Look { first, now, waker, ref mut spare, ref mut after } = *look;
         if self.common.is_closed() {
             // (New | Waiting) => Refused
             let error = self.error(state, SlotErrorKind::Closed, ticket.index, now);
