@@ -67,6 +67,8 @@ async fn main() -> Result<(), BoxError> {
         read?;
     }
 
+    // Work that is not HTTP, under way while Prometheus looks.
+    let _permit = slots.acquire("backup").await?;
     let response = client.oneshot(Request::get(format!("{site}/metrics")).body(Empty::new())?).await?;
     print!("{}", String::from_utf8_lossy(&response.into_body().collect().await?.to_bytes()));
     Ok(())

@@ -45,8 +45,9 @@ async fn a_snapshot_is_json_with_seconds_and_what_is_left_of_moments() {
     advance(ms(1250)).await;
 
     let text = serde_json::to_string(&slots.snapshot()).unwrap();
-    let none = r#"{"concurrency_s":0.0,"pace_s":0.0,"total_s":0.0,"headers_s":0.0,"body_s":0.0}"#;
-    let times = r#"{"concurrency_s":0.0,"pace_s":1.25,"total_s":0.0,"headers_s":0.0,"body_s":0.0}"#;
+    let none =
+        r#"{"concurrency_s":0.0,"pace_s":0.0,"total_s":0.0,"connection_s":0.0,"headers_s":0.0,"body_s":0.0}"#;
+    let times = r#"{"concurrency_s":0.0,"pace_s":1.25,"total_s":0.0,"connection_s":0.0,"headers_s":0.0,"body_s":0.0}"#;
     let one = none.replace(r#""body_s":0.0"#, r#""body_s":0.5"#);
     let two = none.replace(r#""body_s":0.0"#, r#""body_s":1.0"#);
     let counts = |asked: u64, done: u64| {

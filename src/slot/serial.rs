@@ -59,8 +59,8 @@ macro_rules! fields {
 ///         "next_start_in_s": null,
 ///         "paused_for_s": null,
 ///         "stalled_s": null,
-///         "times": {"concurrency_s": 0.0, "pace_s": 0.0, "total_s": 0.0, "headers_s": 0.0, "body_s": 1.5},
-///         "longest": {"concurrency_s": 0.0, "pace_s": 0.0, "total_s": 0.0, "headers_s": 0.0, "body_s": 0.0},
+///         "times": {"concurrency_s": 0.0, "pace_s": 0.0, "total_s": 0.0, "connection_s": 0.0, "headers_s": 0.0, "body_s": 1.5},
+///         "longest": {"concurrency_s": 0.0, "pace_s": 0.0, "total_s": 0.0, "connection_s": 0.0, "headers_s": 0.0, "body_s": 0.0},
 ///         "counts": {
 ///             "asked": 1, "started": 1, "refused": 0, "timed_out": 0, "gone": 0,
 ///             "finished": 0, "failed": 0, "cancelled": 0
@@ -68,8 +68,8 @@ macro_rules! fields {
 ///     }],
 ///     "recycled": {
 ///         "slots": 0,
-///         "times": {"concurrency_s": 0.0, "pace_s": 0.0, "total_s": 0.0, "headers_s": 0.0, "body_s": 0.0},
-///         "longest": {"concurrency_s": 0.0, "pace_s": 0.0, "total_s": 0.0, "headers_s": 0.0, "body_s": 0.0},
+///         "times": {"concurrency_s": 0.0, "pace_s": 0.0, "total_s": 0.0, "connection_s": 0.0, "headers_s": 0.0, "body_s": 0.0},
+///         "longest": {"concurrency_s": 0.0, "pace_s": 0.0, "total_s": 0.0, "connection_s": 0.0, "headers_s": 0.0, "body_s": 0.0},
 ///         "counts": {
 ///             "asked": 0, "started": 0, "refused": 0, "timed_out": 0, "gone": 0,
 ///             "finished": 0, "failed": 0, "cancelled": 0
@@ -164,6 +164,7 @@ impl Serialize for Phases {
             "concurrency_s": seconds(self.concurrency),
             "pace_s": seconds(self.pace),
             "total_s": seconds(self.total),
+            "connection_s": seconds(self.connection),
             "headers_s": seconds(self.headers),
             "body_s": seconds(self.body),
         })
