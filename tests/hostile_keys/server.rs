@@ -66,6 +66,7 @@ pub(crate) async fn serve(
         tokio::select! {
             accepted = listener.accept() => {
                 let (stream, _) = accepted.unwrap();
+                stream.set_nodelay(true).unwrap();
                 let service = TowerToHyperService::new(service.clone());
                 connections.spawn(async move {
                     // A client that sends what is no request gets a 400 and an error here.
