@@ -58,12 +58,12 @@ impl Changes {
                 book.names.insert(host, concurrency);
             });
             self.change(|slots| Ok(slots.configure(hosts::name(host), limits)?))?;
-            self.pause(self.done.is_multiple_of(2));
+            self.pause(self.done % 2 == 0);
         }
         let pattern = self.rng.usize(..PATTERNS);
         let limits = self.limits(|book, concurrency| book.patterns[pattern] = Some(concurrency));
         self.change(|slots| Ok(slots.configure(hosts::pattern(pattern), limits)?))?;
-        if second.is_multiple_of(2) {
+        if second % 2 == 0 {
             let total = total(&mut self.rng);
             self.book.total = total;
             self.change(|slots| Ok(slots.configure_total(total)?))?;
