@@ -87,9 +87,9 @@ impl Memory {
         (mean(early), mean(&self.0[self.0.len().saturating_sub(part)..]))
     }
 
-    /// How much more than early in a run it may be late in the run: a tenth, or a quarter in a short one, which is
+    /// How much more than early in a run it may be late in the run: a tenth, or an eighth in a short one, which is
     /// warming up still, and 4 MiB.
     pub(crate) fn tolerance(early: u64, time: Duration) -> u64 {
-        early / if time < Duration::from_secs(180) { 4 } else { 10 } + 4_096
+        early / if time < Duration::from_secs(180) { 8 } else { 10 } + 4_096
     }
 }
