@@ -2,11 +2,12 @@
 //! moment, once, and the next request gets it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod actors;
+mod client;
 mod in_memory;
 #[path = "../support/net.rs"]
 mod net;
 mod on_sockets;
+mod prompter;
 mod scene;
 #[path = "../support/mod.rs"]
 mod support;

@@ -19,8 +19,9 @@ use tower::{Layer, Service, service_fn};
 use tower_slot::body::SlotBody;
 use tower_slot::{BoxError, SlotError, SlotErrorKind, SlotLimits, Slots};
 
-use crate::actors::{Between, Prompter, ResBody};
+use crate::client::{Between, ResBody};
 use crate::net::{Page, Server, Wire, trailers};
+use crate::prompter::Prompter;
 use crate::scene::{Ending, Scene, TIMEOUT, scenes};
 use crate::support::{Broken, in_flight, waiting};
 
