@@ -462,3 +462,18 @@ fn the_handle_is_send_and_sync_and_shows_nothing() {
     assert!(matches!(call.poll(), Poll::Pending));
     assert!(format!("{:?}", only(&handles)).starts_with("UpgradePermit"));
 }
+
+// --- how long
+
+/// B4, V1: the body's time runs from the response, whenever the permit is taken.
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_is_taken_late_has_been_in_the_body_since_the_response() {
+    let (mut client, layer, handles) = serve(Handler::Keeps);
+    let _response = send(&mut client, connect(), Answer::status(StatusCode::OK, Script::default()));
+    advance(3 * SECOND).await;
+    let permit = only(&handles).take().unwrap();
+    advance(5 * SECOND).await;
+    drop(permit);
+    let stats = layer.slots().stats("a.test").unwrap();
+    assert_eq!((stats.times.body, stats.longest.body), (8 * SECOND, 8 * SECOND));
+}
