@@ -149,6 +149,18 @@ async fn timings_need_no_statistics() {
     assert_eq!(times(layer.slots()), Phases::default());
 }
 
+/// V1: and the other way round.
+#[tokio::test(start_paused = true)]
+async fn statistics_need_no_timings() {
+    let layer = layer().timings(false);
+    let client =
+        layer.layer(Client::builder(TokioExecutor::new()).build(service_fn(|uri| Box::pin(connect(uri)))));
+    let response = client.oneshot(get()).await.unwrap();
+    assert!(response.extensions().get::<SlotTimings>().is_none());
+    response.into_body().collect().await.unwrap();
+    assert_eq!(parts(times(layer.slots())), [2, 3, 4].map(|n| n * SECOND));
+}
+
 /// B2, V1: a connection that never comes is what the time went to, while it lasts and afterwards.
 #[tokio::test(start_paused = true)]
 async fn a_failed_connection_counts_as_waiting_for_it() {
