@@ -18,6 +18,7 @@ total_concurrency = 64
 idle_timeout = "7s"
 max_slots = 1
 overflow_slot = "rest"
+statistics = false
 slots."api.test" = { delay = "50ms", concurrency = "unlimited", queue_capacity = "unlimited" }
 slots."*.slow.test" = { delay = "5s", jitter = "100ms", wait_timeout = "unlimited", hold = "body" }
 groups.cdn = ["*.cdn.test", "img.test"]
@@ -30,7 +31,7 @@ const JSON: &str = r#"{
         "api.test": {"delay": "50ms", "concurrency": "unlimited", "queue_capacity": "unlimited"}
     },
     "concurrency": 4, "delay": "200ms", "jitter": 0.5, "queue_capacity": 0, "wait_timeout": "90s",
-    "hold": "headers", "total_concurrency": 64, "idle_timeout": "7s", "max_slots": 1, "overflow_slot": "rest"
+    "hold": "headers", "total_concurrency": 64, "idle_timeout": "7s", "max_slots": 1, "overflow_slot": "rest", "statistics": false
 }"#;
 
 const YAML: &str = "
@@ -44,6 +45,7 @@ total_concurrency: 64
 idle_timeout: 7s
 max_slots: 1
 overflow_slot: rest
+statistics: false
 slots:
   api.test: {delay: 50ms, concurrency: unlimited, queue_capacity: unlimited}
   '*.slow.test': {delay: 5s, jitter: 100ms, wait_timeout: unlimited, hold: body}
@@ -86,6 +88,7 @@ fn every_field_comes_from_toml_json_and_yaml_as_it_does_from_code() {
         .idle_timeout(Duration::from_secs(7))
         .max_slots(1)
         .overflow_slot("rest")
+        .statistics(false)
         .slot(
             "api.test",
             SlotLimits::new().delay(Duration::from_millis(50)).unlimited_concurrency().unbounded_queue(),

@@ -403,6 +403,50 @@ async fn what_recycled_slots_counted_is_added_up_and_never_lost() {
     drop(permits);
 }
 
+// --- without statistics
+
+// V1, G1, L3: what the slots do, and all counts and ages, are the same.
+#[tokio::test(start_paused = true)]
+async fn without_statistics_only_the_times_after_the_start_are_missing() {
+    let run = async |on: bool| {
+        let config = SlotConfig::builder().concurrency(1).delay(ms(10)).idle_timeout(ms(500));
+        let slots = slots(config.statistics(on));
+        let service = SlotLayer::with_slots(slots.clone()).layer(service_fn(answer));
+        let first = service.clone().oneshot(request("http://a.test/slow")).await.unwrap();
+        let mut second = spawn(service.clone().oneshot(request("http://a.test/ok")));
+        assert_pending!(second.poll());
+        advance(ms(30)).await;
+        let held = stats(&slots, "a.test");
+        let ages = (held.oldest_permit, held.oldest_waiter, held.in_flight, held.waiting);
+        drop(first);
+        let body = assert_ready_ok!(second.poll()).into_body();
+        advance(ms(4)).await;
+        body.collect().await.unwrap();
+        let by_hand = slots.acquire("b").await.unwrap();
+        advance(ms(5)).await;
+        drop((by_hand, service));
+        let told = (row(stats(&slots, "a.test").counts), row(stats(&slots, "b").counts), ages);
+        let times = ["a.test", "b"].map(|key| (times(&slots, key), phases(stats(&slots, key).longest)));
+        // Nothing that comes later turns it on or off.
+        slots.reload(SlotConfig::builder().idle_timeout(ms(500)).statistics(!on).build().unwrap());
+        drop(slots.acquire("b").await.unwrap());
+        let left = || {
+            slots.retain_recent();
+            slots.len()
+        };
+        advance(ms(499)).await;
+        let kept = left();
+        advance(ms(1)).await;
+        (told, times, kept, left())
+    };
+    let (told, times, kept, gone) = run(true).await;
+    let (of_a, of_b) = ([30, 0, 0, 7, 34], [0, 0, 0, 0, 5]);
+    assert_eq!(times, [(of_a, [30, 0, 0, 7, 30]), (of_b, of_b)]);
+    let without = run(false).await;
+    assert_eq!(without.1, [([30, 0, 0, 0, 0], [30, 0, 0, 0, 0]), ([0; 5], [0; 5])]);
+    assert_eq!((without.0, without.2, without.3), (told, kept, gone));
+}
+
 // --- timings of one response
 
 // V2
