@@ -151,3 +151,48 @@ fn the_number_of_slots_is_never_above_the_bound_nor_above_its_count() {
     });
     assert_eq!(there(&lock()), table.len.load(Ordering::Relaxed));
 }
+
+// G3
+#[test]
+fn a_shard_gives_storage_back_when_three_quarters_are_unused_and_keeps_some() {
+    let table = Table::new(&SlotConfig::default());
+    let mut shard = Shard::default();
+    shard.entries.reserve_exact(64);
+    for n in 0..64 {
+        let slot = table.slot(n.to_string().into()).unwrap();
+        shard.insert(table.hash(slot.key().as_str().as_bytes()), slot);
+    }
+    let whole = shard.index.capacity();
+    let shrunk_to = |shard: &mut Shard, len: usize| {
+        while shard.entries.len() > len {
+            shard.remove(len);
+        }
+        shard.shrink();
+        (shard.entries.capacity(), shard.index.capacity())
+    };
+    assert_eq!(shrunk_to(&mut shard, 16), (64, whole));
+    let (entries, index) = shrunk_to(&mut shard, 15);
+    assert_eq!(entries, 30);
+    assert!((30..whole).contains(&index), "{index} of {whole}");
+    for n in (0..15).map(|n| n.to_string()) {
+        assert!(shard.find(table.hash(n.as_bytes()), n.as_bytes()).is_some());
+    }
+    // A handful is kept for those who come next.
+    assert_eq!(shrunk_to(&mut shard, 5).0, 30 / 3);
+    assert_eq!(shrunk_to(&mut shard, 0).0, 30 / 3);
+}
+
+// G3
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes")]
+fn a_piece_that_freed_nothing_is_followed_by_a_rest() {
+    let table = Table::new(&SlotConfig::default());
+    let _kept: Vec<_> = (0..MANY).map(|n| table.slot(n.to_string().into()).unwrap()).collect();
+    table.common.sweep_at.store(0, Ordering::Relaxed);
+    let before = table.common.epoch.now();
+    table.slot("0".into()).unwrap();
+    let rest = table.common.sweep_at.load(Ordering::Relaxed) - before.nanos();
+    // Half of 60 s in 46 full pieces and another one.
+    assert!(rest >= 30_000_000_000 / 47, "{rest}");
+    assert_eq!(table.sweep_piece(), 30_000_000_000 / 47);
+}
