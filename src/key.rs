@@ -16,8 +16,9 @@ use std::fmt;
 use std::future::Future;
 use std::net::Ipv6Addr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
+
+use smol_str::SmolStr;
 
 use crate::error::BoxError;
 
@@ -27,11 +28,11 @@ pub(crate) const LONGEST_HOST: usize = 253;
 /// The longest zone of an IPv6 address, so that both together are no longer than a host may be.
 const LONGEST_ZONE: usize = LONGEST_HOST - 45;
 
-/// The name of a slot; cheap to clone.
+/// The name of a slot; cheap to clone. One of up to 23 bytes, as most hosts have, takes no storage beside it.
 ///
 /// Put into a request's extensions it names the request's slot, whatever the URI says.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SlotKey(Arc<str>);
+pub struct SlotKey(SmolStr);
 
 /// A key that may still be borrowed from a request: what a [`KeyExtractor`](crate::KeyExtractor) returns.
 ///
@@ -44,7 +45,10 @@ enum Repr<'a> {
     Owned(SlotKey),
     Key(&'a SlotKey),
     Name(&'a str),
-    Host(Host<'a>),
+    /// A host in its one form.
+    Host(&'a str),
+    /// A host in any form.
+    AnyHost(&'a str),
 }
 
 /// Resolves with a key, or with the reason why there is none: the request then fails with
@@ -64,8 +68,8 @@ pub(crate) enum Host<'a> {
 impl SlotKey {
     /// Creates a key that is exactly `name`.
     #[must_use]
-    pub fn new(name: impl Into<Arc<str>>) -> Self {
-        Self(name.into())
+    pub fn new(name: impl AsRef<str>) -> Self {
+        Self(SmolStr::new(name))
     }
 
     /// Creates the key that a request to `host` has by default.
@@ -79,6 +83,7 @@ impl SlotKey {
 
     /// Returns the name.
     #[must_use]
+    #[inline]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -86,13 +91,13 @@ impl SlotKey {
 
 impl From<&str> for SlotKey {
     fn from(name: &str) -> Self {
-        Self(name.into())
+        Self::new(name)
     }
 }
 
 impl From<String> for SlotKey {
     fn from(name: String) -> Self {
-        Self(name.into())
+        Self::new(name)
     }
 }
 
@@ -148,7 +153,8 @@ impl<'a> KeyRef<'a> {
             Repr::Owned(key) => key,
             Repr::Key(key) => key.clone(),
             Repr::Name(name) => SlotKey::from(name),
-            Repr::Host(host) => SlotKey(Arc::from(&*host.canonical())),
+            Repr::Host(name) => SlotKey::from(name),
+            Repr::AnyHost(name) => SlotKey::new(canonical(name)),
         }
     }
 
@@ -156,10 +162,10 @@ impl<'a> KeyRef<'a> {
     #[inline]
     pub(crate) fn with_bytes<T>(&self, f: impl FnOnce(&[u8]) -> T) -> T {
         match &self.0 {
-            Repr::Owned(key) => f(key.0.as_bytes()),
-            Repr::Key(key) => f(key.0.as_bytes()),
-            Repr::Name(name) => f(name.as_bytes()),
-            Repr::Host(host) => host.with_bytes(f),
+            Repr::Host(name) | Repr::Name(name) => f(name.as_bytes()),
+            Repr::Owned(key) => f(key.as_str().as_bytes()),
+            Repr::Key(key) => f(key.as_str().as_bytes()),
+            Repr::AnyHost(name) => with_canonical_bytes(name, f),
         }
     }
 }
@@ -168,7 +174,7 @@ impl KeyRef<'_> {
     /// Whether it was made from a host, and not given.
     #[inline]
     pub(crate) fn is_host(&self) -> bool {
-        matches!(self.0, Repr::Host(_))
+        matches!(self.0, Repr::Host(_) | Repr::AnyHost(_))
     }
 }
 
@@ -198,7 +204,10 @@ impl From<String> for KeyRef<'_> {
 
 impl<'a> From<Host<'a>> for KeyRef<'a> {
     fn from(host: Host<'a>) -> Self {
-        Self(Repr::Host(host))
+        Self(match host {
+            Host::Canonical(name) => Repr::Host(name),
+            Host::Other(name) => Repr::AnyHost(name),
+        })
     }
 }
 
@@ -285,37 +294,33 @@ impl<'a> Host<'a> {
 
     /// The host in its one form.
     pub(crate) fn canonical(self) -> Cow<'a, str> {
-        let name = match self {
-            Self::Canonical(name) => return Cow::Borrowed(name),
-            Self::Other(name) => name,
-        };
-        let (address, zone) = split_zone(name);
-        match address.parse::<Ipv6Addr>() {
-            Ok(address) => Cow::Owned(format!("{address}{}", zone.to_ascii_lowercase())),
-            Err(_) => Cow::Owned(name.to_ascii_lowercase()),
-        }
-    }
-
-    /// The same as bytes and without allocating, but for an IPv6 address.
-    #[inline]
-    fn with_bytes<T>(self, f: impl FnOnce(&[u8]) -> T) -> T {
         match self {
-            Self::Canonical(name) => f(name.as_bytes()),
-            Self::Other(name) => self.with_other_bytes(name, f),
+            Self::Canonical(name) => Cow::Borrowed(name),
+            Self::Other(name) => Cow::Owned(canonical(name)),
         }
     }
+}
 
-    #[inline(never)]
-    fn with_other_bytes<T>(self, name: &str, f: impl FnOnce(&[u8]) -> T) -> T {
-        if name.contains(':') {
-            return f(self.canonical().as_bytes());
-        }
-        let mut lower = [0; LONGEST_HOST];
-        let lower = &mut lower[..name.len()];
-        lower.copy_from_slice(name.as_bytes());
-        lower.make_ascii_lowercase();
-        f(lower)
+/// The one form of a host that was cut out.
+fn canonical(host: &str) -> String {
+    let (address, zone) = split_zone(host);
+    match address.parse::<Ipv6Addr>() {
+        Ok(address) => format!("{address}{}", zone.to_ascii_lowercase()),
+        Err(_) => host.to_ascii_lowercase(),
     }
+}
+
+/// The same as bytes and without allocating, but for an IPv6 address.
+#[inline(never)]
+fn with_canonical_bytes<T>(host: &str, f: impl FnOnce(&[u8]) -> T) -> T {
+    if host.contains(':') {
+        return f(canonical(host).as_bytes());
+    }
+    let mut lower = [0; LONGEST_HOST];
+    let lower = &mut lower[..host.len()];
+    lower.copy_from_slice(host.as_bytes());
+    lower.make_ascii_lowercase();
+    f(lower)
 }
 
 /// Whether all bytes are ASCII and none lies between `:` and `[`: that leaves out capitals, `@` and both signs that

@@ -11,6 +11,7 @@ mod acquire;
 mod change;
 mod common;
 mod drain;
+mod flights;
 mod list;
 mod pace;
 mod panics;
@@ -44,10 +45,10 @@ pub use self::stats::{Counts, Phases, Recycled, SlotStats, Snapshot, TotalStats}
 pub(crate) use self::stats::{Outcome, Phase};
 
 use self::common::Common;
-use self::list::List;
+use self::flights::Flights;
 use self::pace::Pace;
 use self::permit::Place;
-use self::state::{After, Flight, Shut, State};
+use self::state::{After, Shut, State};
 use self::stats::Tally;
 use self::sync::Mutex;
 use self::tick::Tick;
@@ -78,7 +79,7 @@ impl Slot {
         let now = common.epoch.now();
         let state = State {
             limits,
-            permits: List::new(),
+            permits: Flights::new(),
             pace: Pace::new(paused),
             queue: None,
             in_line: None,
@@ -165,7 +166,7 @@ impl Slot {
         } else {
             return Ok(state.start(now, Phase::Body));
         };
-        state.tally.refused += 1;
+        state.tally.refused();
         let kind = if shut.is_none() { SlotErrorKind::Closed } else { SlotErrorKind::QueueFull };
         let mut error = self.error(&state, kind, None, now);
         error.0.reason = shut.or(error.0.reason);
@@ -180,9 +181,8 @@ impl Slot {
         let took = now.since(permit.since);
         permit.since = now;
         if state.timed {
-            state.tally.leave(from, now);
+            state.tally.leave_after(from, took, now);
             state.tally.enter(to, now);
-            state.tally.stayed(from, took);
         }
         took
     }
@@ -204,11 +204,10 @@ impl Slot {
         // Before the lock, which others want: only a start has to have the moment of its grant.
         let now = self.common.epoch.now();
         let mut state = self.state.lock();
-        let Some(Flight { since, .. }) = state.permits.remove(place.index()) else { return };
-        let timed = state.timed.then(|| (phase, now.since(since)));
+        let Some(flight) = state.permits.remove(place.index()) else { return };
+        let timed = state.timed.then(|| (phase, now.since(flight.since)));
         if let Some((phase, took)) = timed {
-            state.tally.leave(phase, now);
-            state.tally.stayed(phase, took);
+            state.tally.leave_after(phase, took, now);
         }
         state.tally.ended(outcome);
         if state.permits.is_empty() && state.waiting() == 0 {

@@ -46,7 +46,7 @@ impl Slot {
             in_flight,
             waiting,
             reason,
-            oldest_permit: state.permits.front().map(|oldest| now.duration_since(oldest.started)),
+            oldest_permit: state.permits.oldest().map(|oldest| now.duration_since(oldest)),
             oldest_waiter: queue
                 .and_then(|queue| queue.waiters.front())
                 .map(|first| now.duration_since(first.asked)),
@@ -57,7 +57,7 @@ impl Slot {
                 .map(|next| epoch.instant(next)),
             paused_until: state.pace.paused_until(now).map(|until| epoch.instant(until)),
             stalled: queue.and_then(|queue| queue.stalled(now)).map(Duration::from_nanos),
-            times: state.tally.times(reason.map(|reason| (reason, waiting)), now),
+            times: state.tally.times(now),
             longest: state.tally.longest(),
             counts: state.tally.counts(in_flight, waiting),
         }
@@ -93,7 +93,7 @@ impl Slot {
             reason: queue.map(|queue| queue.gate()),
             waited: waiter.map_or(Duration::ZERO, |waiter| now.duration_since(waiter.asked)),
             in_flight: state.permits.len(),
-            oldest: state.permits.front().map(|oldest| now.duration_since(oldest.started)),
+            oldest: state.permits.oldest().map(|oldest| now.duration_since(oldest)),
             stalled: queue.and_then(|queue| queue.stalled(now)).map(Duration::from_nanos),
             earliest_start: next.map(|next| self.common.epoch.instant(next)),
             source: None,

@@ -155,7 +155,7 @@ impl Slots {
             slots,
             recycled: Recycled {
                 slots: count,
-                times: tally.times(None, self.common().epoch.now()),
+                times: tally.times(self.common().epoch.now()),
                 longest: tally.longest(),
                 counts: tally.counts(0, 0),
             },

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::Slot;
+use super::flights::Flights;
 use super::list::List;
 use super::pace::Pace;
 use super::panics::{Panics, each};
@@ -18,8 +19,7 @@ use crate::limits::Limits;
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) limits: Arc<Limits>,
-    /// Those in flight, in order of their starts.
-    pub(super) permits: List<Flight>,
+    pub(super) permits: Flights,
     pub(super) pace: Pace,
     /// `None` when nobody waits, so that an idle slot keeps no storage of a queue.
     pub(super) queue: Option<Box<Queue>>,
@@ -36,14 +36,6 @@ pub(super) struct State {
     /// When it was last left.
     pub(super) idle_since: Tick,
     pub(super) tally: Tally,
-}
-
-/// One in flight.
-#[derive(Debug)]
-pub(super) struct Flight {
-    pub(super) started: Tick,
-    /// When its present phase began.
-    pub(super) since: Tick,
 }
 
 /// A gate that is shut, and when it opens if that is known.
@@ -66,7 +58,7 @@ impl State {
     /// Counts a start. Whoever has room and passed all gates may call it.
     #[inline]
     pub(super) fn start(&mut self, now: Tick, first: Phase) -> Place {
-        let index = self.permits.push(Flight { started: now, since: now });
+        let index = self.permits.push(now);
         self.pace.started(now);
         if self.timed {
             self.tally.enter(first, now);

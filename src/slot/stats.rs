@@ -131,7 +131,7 @@ pub struct Snapshot {
     pub at: Instant,
 }
 
-/// A phase in the life of a request. Those after the start come first: there it is kept how many are in each.
+/// A phase in the life of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Connection,
@@ -153,25 +153,36 @@ pub(crate) enum Outcome {
 /// What a slot counts. What can be derived from the rest is not kept.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
-    /// By phase, in nanoseconds; see the module's head.
-    sums: Sums,
-    longest: [u64; PHASES],
-    /// How many are in each phase that comes after the start.
-    inside: [u32; 3],
-    pub(crate) refused: u64,
-    pub(crate) timed_out: u64,
-    pub(crate) gone: u64,
-    ended: [u64; 3],
+    headers: Stays,
+    body: Stays,
+    finished: u64,
+    /// `None` until one of them is needed: most slots are many, and see nothing but requests that come and go.
+    rare: Option<Box<Rare>>,
 }
 
-/// Sums of moments, of 96 bits each: there are many slots, and an `i128` would take a quarter more.
+#[derive(Clone, Debug, Default)]
+struct Rare {
+    connection: Stays,
+    concurrency: Stays,
+    pace: Stays,
+    total: Stays,
+    refused: u64,
+    timed_out: u64,
+    gone: u64,
+    failed: u64,
+    cancelled: u64,
+}
+
+/// The stays in one phase, added up.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    low: [u64; PHASES],
-    high: [i32; PHASES],
+struct Stays {
+    /// In nanoseconds, and of moments while somebody is inside; see the module's head. 96 bits: there are many slots,
+    /// and an `i128` would take more.
+    low: u64,
+    high: i32,
+    inside: u32,
+    longest: u64,
 }
-
-pub(crate) const PHASES: usize = 6;
 
 // === impl Outcome ===
 
@@ -192,69 +203,98 @@ impl Tally {
     /// One comes into a phase.
     #[inline]
     pub(crate) fn enter(&mut self, phase: Phase, now: Tick) {
-        if let Some(inside) = self.inside_mut(phase) {
-            *inside += 1;
-        }
-        self.shift(phase, 1, now);
+        self.stays_mut(phase).change(1, now);
     }
 
     /// One leaves a phase.
     #[inline]
     pub(crate) fn leave(&mut self, phase: Phase, now: Tick) {
-        if let Some(inside) = self.inside_mut(phase) {
-            *inside -= 1;
-        }
-        self.shift(phase, -1, now);
+        self.stays_mut(phase).change(-1, now);
     }
 
-    /// How many are in a phase that comes after the start.
+    /// One leaves a phase after so many nanoseconds.
     #[inline]
-    fn inside_mut(&mut self, phase: Phase) -> Option<&mut u32> {
-        self.inside.get_mut(phase as usize)
+    pub(crate) fn leave_after(&mut self, phase: Phase, took: u64, now: Tick) {
+        let stays = self.stays_mut(phase);
+        stays.change(-1, now);
+        stays.longest = took.max(stays.longest);
     }
 
     /// `n` who wait for the one reason wait for the other from now on.
     pub(crate) fn wait_for(&mut self, from: WaitReason, to: WaitReason, n: usize, now: Tick) {
-        let n = i64::try_from(n).unwrap_or(i64::MAX);
-        self.shift(from.into(), -n, now);
-        self.shift(to.into(), n, now);
+        // As many as a list can hold.
+        let n = i32::try_from(n).unwrap_or(i32::MAX);
+        self.stays_mut(from.into()).change(-n, now);
+        self.stays_mut(to.into()).change(n, now);
     }
 
-    #[inline]
-    fn shift(&mut self, phase: Phase, n: i64, now: Tick) {
-        self.sums.add(phase as usize, -(i128::from(n) * i128::from(now.nanos())));
-    }
-
-    #[inline]
-    pub(crate) fn stayed(&mut self, phase: Phase, nanos: u64) {
-        let longest = &mut self.longest[phase as usize];
+    /// Somebody waited for so many nanoseconds, whose stay was counted as the queue's.
+    pub(crate) fn waited(&mut self, reason: WaitReason, nanos: u64) {
+        let longest = &mut self.stays_mut(reason.into()).longest;
         *longest = nanos.max(*longest);
     }
 
     #[inline]
-    pub(crate) fn ended(&mut self, outcome: Outcome) {
-        self.ended[outcome as usize] += 1;
+    fn stays_mut(&mut self, phase: Phase) -> &mut Stays {
+        match phase {
+            Phase::Headers => &mut self.headers,
+            Phase::Body => &mut self.body,
+            other => self.rare().stays_mut(other),
+        }
     }
 
-    /// Times up to `now`, with so many `waiting` for a reason.
-    pub(crate) fn times(&self, waiting: Option<(WaitReason, usize)>, now: Tick) -> Phases {
-        Phases::of(|phase| {
-            let inside = match self.inside.get(phase as usize) {
-                Some(inside) => i128::from(*inside),
-                None => waiting.filter(|(gate, _)| phase == (*gate).into()).map_or(0, |(_, n)| n as i128),
-            };
-            let nanos = self.sums.get(phase as usize) + inside * i128::from(now.nanos());
-            // Clocks of two threads may differ by a hair; a sum never shows less than nothing.
-            u64::try_from(nanos.max(0)).unwrap_or(u64::MAX)
-        })
+    #[inline]
+    pub(crate) fn ended(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Finished => self.finished += 1,
+            Outcome::Failed => self.rare().failed += 1,
+            Outcome::Cancelled => self.rare().cancelled += 1,
+        }
+    }
+
+    pub(crate) fn refused(&mut self) {
+        self.rare().refused += 1;
+    }
+
+    pub(crate) fn timed_out(&mut self) {
+        self.rare().timed_out += 1;
+    }
+
+    pub(crate) fn gone(&mut self) {
+        self.rare().gone += 1;
+    }
+
+    #[inline(never)]
+    fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    /// Times up to `now`.
+    pub(crate) fn times(&self, now: Tick) -> Phases {
+        self.phases(|stays| stays.time(now))
     }
 
     pub(crate) fn longest(&self) -> Phases {
-        Phases::of(|phase| self.longest[phase as usize])
+        self.phases(|stays| stays.longest)
+    }
+
+    fn phases(&self, nanos: impl Fn(&Stays) -> u64) -> Phases {
+        let phase = |stays| Duration::from_nanos(nanos(stays));
+        let rare = self.rare.as_deref().cloned().unwrap_or_default();
+        Phases {
+            concurrency: phase(&rare.concurrency),
+            pace: phase(&rare.pace),
+            total: phase(&rare.total),
+            connection: phase(&rare.connection),
+            headers: phase(&self.headers),
+            body: phase(&self.body),
+        }
     }
 
     pub(crate) fn counts(&self, in_flight: usize, waiting: usize) -> Counts {
-        let Self { refused, timed_out, gone, ended: [finished, failed, cancelled], .. } = *self;
+        let Rare { refused, timed_out, gone, failed, cancelled, .. } =
+            self.rare.as_deref().cloned().unwrap_or_default();
+        let finished = self.finished;
         let started = finished + failed + cancelled + in_flight as u64;
         let asked = started + refused + timed_out + gone + waiting as u64;
         Counts { asked, started, refused, timed_out, gone, finished, failed, cancelled }
@@ -262,32 +302,73 @@ impl Tally {
 
     /// Adds the tally of a slot in which nobody is any more.
     pub(crate) fn add(&mut self, other: &Self) {
-        for index in 0..PHASES {
-            self.sums.add(index, other.sums.get(index));
-            self.longest[index] = self.longest[index].max(other.longest[index]);
-        }
-        self.refused += other.refused;
-        self.timed_out += other.timed_out;
-        self.gone += other.gone;
-        for (ended, more) in self.ended.iter_mut().zip(other.ended) {
-            *ended += more;
+        self.headers.add(&other.headers);
+        self.body.add(&other.body);
+        self.finished += other.finished;
+        if let Some(other) = &other.rare {
+            self.rare().add(other);
         }
     }
 }
 
-// === impl Sums ===
+// === impl Rare ===
 
-impl Sums {
+impl Rare {
+    fn stays_mut(&mut self, phase: Phase) -> &mut Stays {
+        match phase {
+            Phase::Concurrency => &mut self.concurrency,
+            Phase::Pace => &mut self.pace,
+            Phase::Total => &mut self.total,
+            // The two others are not rare, and kept elsewhere.
+            Phase::Connection | Phase::Headers | Phase::Body => &mut self.connection,
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.connection.add(&other.connection);
+        self.concurrency.add(&other.concurrency);
+        self.pace.add(&other.pace);
+        self.total.add(&other.total);
+        self.refused += other.refused;
+        self.timed_out += other.timed_out;
+        self.gone += other.gone;
+        self.failed += other.failed;
+        self.cancelled += other.cancelled;
+    }
+}
+
+// === impl Stays ===
+
+impl Stays {
+    /// So many more, or fewer, are inside from now on.
     #[inline]
-    fn get(&self, index: usize) -> i128 {
-        i128::from(self.high[index]) << 64 | i128::from(self.low[index])
+    fn change(&mut self, n: i32, now: Tick) {
+        self.inside = self.inside.wrapping_add_signed(n);
+        self.add_nanos(-i128::from(n) * i128::from(now.nanos()));
+    }
+
+    fn nanos(&self) -> i128 {
+        i128::from(self.high) << 64 | i128::from(self.low)
     }
 
     #[inline]
-    fn add(&mut self, index: usize, nanos: i128) {
+    fn add_nanos(&mut self, nanos: i128) {
         // Ten thousand million requests at a time for 250 years fit.
-        let sum = self.get(index).wrapping_add(nanos);
-        (self.low[index], self.high[index]) = (sum as u64, (sum >> 64) as i32);
+        let sum = self.nanos().wrapping_add(nanos);
+        (self.low, self.high) = (sum as u64, (sum >> 64) as i32);
+    }
+
+    /// Whoever is inside counts as if it left now.
+    fn time(&self, now: Tick) -> u64 {
+        let nanos = self.nanos() + i128::from(self.inside) * i128::from(now.nanos());
+        // Clocks of two threads may differ by a hair; a sum never shows less than nothing.
+        u64::try_from(nanos.max(0)).unwrap_or(u64::MAX)
+    }
+
+    /// Adds stays that are over.
+    fn add(&mut self, other: &Self) {
+        self.add_nanos(other.nanos());
+        self.longest = self.longest.max(other.longest);
     }
 }
 
@@ -307,18 +388,6 @@ impl From<WaitReason> for Phase {
 // === impl Phases ===
 
 impl Phases {
-    fn of(nanos: impl Fn(Phase) -> u64) -> Self {
-        let phase = |phase| Duration::from_nanos(nanos(phase));
-        Self {
-            concurrency: phase(Phase::Concurrency),
-            pace: phase(Phase::Pace),
-            total: phase(Phase::Total),
-            connection: phase(Phase::Connection),
-            headers: phase(Phase::Headers),
-            body: phase(Phase::Body),
-        }
-    }
-
     /// Returns the time waited for `reason`.
     #[must_use]
     pub fn waited_for(&self, reason: WaitReason) -> Duration {

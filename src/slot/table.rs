@@ -5,14 +5,14 @@
 //! "the table's is the only one", seen under that lock, stays true while it is held.
 
 mod recycle;
+mod shard;
 #[cfg(test)]
 mod tests;
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use hashbrown::HashTable;
-
+use self::shard::Shard;
 use super::Slot;
 use super::common::Common;
 use super::panics::{Panics, each};
@@ -27,8 +27,9 @@ use crate::key::{KeyRef, SlotKey};
 /// How many slots one request, or one hold of a lock, visits at most.
 const PIECE: usize = 64;
 
-/// How many slots a shard is meant for.
-const SLOTS_PER_SHARD: usize = 1024;
+/// How many slots a shard is meant for: three quarters of what its index then has room for, so that nearly none has to
+/// grow beyond that by chance.
+const SLOTS_PER_SHARD: usize = 768;
 
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -47,24 +48,12 @@ pub(crate) struct Table {
     recycled: Mutex<(u64, Tally)>,
 }
 
-#[derive(Debug, Default)]
-struct Shard {
-    index: HashTable<u32>,
-    entries: Vec<Entry>,
-}
-
-#[derive(Debug)]
-struct Entry {
-    hash: u64,
-    slot: Arc<Slot>,
-}
-
 // === impl Table ===
 
 impl Table {
     pub(crate) fn new(config: &SlotConfig) -> Self {
         let max = config.max_slots.unwrap_or(usize::MAX);
-        let shards = (max / SLOTS_PER_SHARD).clamp(8, 1024).next_power_of_two();
+        let shards = (max / SLOTS_PER_SHARD).clamp(8, 2048);
         let settings = Settings::new(config);
         Self {
             common: Arc::new(Common::new(config)),
@@ -114,23 +103,23 @@ impl Table {
 
     #[inline]
     fn find_key(&self, key: &KeyRef<'_>) -> Option<Arc<Slot>> {
-        key.with_bytes(|name| {
-            let hash = self.hash(name);
-            self.shard(hash).lock().find(hash, name).cloned()
-        })
+        key.with_bytes(|name| self.find_name(name))
     }
 
+    fn find_name(&self, name: &[u8]) -> Option<Arc<Slot>> {
+        let (shard, hash) = self.shard(name);
+        shard.lock().find(hash, name).cloned()
+    }
+
+    /// The shard for that name, and the name's hash in there.
     #[inline]
-    fn hash(&self, name: &[u8]) -> u64 {
+    fn shard(&self, name: &[u8]) -> (&Mutex<Shard>, u32) {
         let mut hasher = self.hasher.build_hasher();
         hasher.write(name);
-        hasher.finish()
-    }
-
-    #[inline]
-    fn shard(&self, hash: u64) -> &Mutex<Shard> {
-        // The table inside uses the lowest and the highest bits.
-        &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]
+        let hash = hasher.finish();
+        // The one half of the hash, taken as a fraction, of their number.
+        let shard = (hash >> 32) * self.shards.len() as u64 >> 32;
+        (&self.shards[shard as usize], hash as u32)
     }
 
     #[cold]
@@ -155,8 +144,8 @@ impl Table {
     /// The slot of that name, made now if there is room for it.
     fn find_or_insert(&self, key: &SlotKey) -> Option<Arc<Slot>> {
         let name = key.as_str().as_bytes();
-        let hash = self.hash(name);
-        let mut shard = self.shard(hash).lock();
+        let (shard, hash) = self.shard(name);
+        let mut shard = shard.lock();
         if let Some(slot) = shard.find(hash, name) {
             return Some(slot.clone());
         }
@@ -176,7 +165,7 @@ impl Table {
     }
 
     fn refuse(&self, kind: SlotErrorKind, key: SlotKey) -> SlotError {
-        self.recycled.lock().1.refused += 1;
+        self.recycled.lock().1.refused();
         let error = SlotError::outside(kind, key);
         self.common.telemetry.refused_outside(&error);
         error
@@ -199,9 +188,9 @@ impl Table {
             let mut place = usize::MAX;
             while place > 0 {
                 let shard = shard.lock();
-                place = place.min(shard.entries.len());
+                place = place.min(shard.len());
                 let start = place.saturating_sub(PIECE);
-                piece.extend(shard.entries[start..place].iter().map(|entry| entry.slot.clone()));
+                piece.extend((start..place).filter_map(|place| shard.get(place).cloned()));
                 drop(shard);
                 place = start;
                 panics.catch(|| each(piece.drain(..), |slot| f(&slot)));
@@ -211,7 +200,7 @@ impl Table {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     pub(crate) fn recycled(&self) -> (u64, Tally) {
@@ -254,45 +243,5 @@ impl Table {
     /// The same for the pause.
     pub(crate) fn bring_pause(&self, slot: &Slot) {
         slot.set_pause(|| self.settings().of(slot.key().as_str()).paused);
-    }
-}
-
-// === impl Shard ===
-
-impl Shard {
-    fn find(&self, hash: u64, name: &[u8]) -> Option<&Arc<Slot>> {
-        let same = |place: &u32| self.entries[*place as usize].slot.key().as_str().as_bytes() == name;
-        let place = self.index.find(hash, same)?;
-        Some(&self.entries[*place as usize].slot)
-    }
-
-    fn insert(&mut self, hash: u64, slot: Arc<Slot>) {
-        let place = self.entries.len() as u32;
-        self.entries.push(Entry { hash, slot });
-        self.index.insert_unique(hash, place, |place| self.entries[*place as usize].hash);
-    }
-
-    fn remove(&mut self, place: usize) -> Arc<Slot> {
-        let entry = self.entries.swap_remove(place);
-        if let Ok(found) = self.index.find_entry(entry.hash, |at| *at as usize == place) {
-            found.remove();
-        }
-        if let Some(moved) = self.entries.get(place) {
-            let from = self.entries.len() as u32;
-            if let Some(at) = self.index.find_mut(moved.hash, |at| *at == from) {
-                *at = place as u32;
-            }
-        }
-        entry.slot
-    }
-
-    /// Gives storage back when most of it is unused.
-    fn shrink(&mut self) {
-        let len = self.entries.len();
-        if self.entries.capacity() > 4 * len.max(4) {
-            self.entries.shrink_to(2 * len);
-            let entries = &self.entries;
-            self.index.shrink_to(2 * len, |place| entries[*place as usize].hash);
-        }
     }
 }

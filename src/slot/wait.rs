@@ -98,7 +98,7 @@ impl Slot {
             // (New | Waiting) => Refused
             let error = self.error(state, SlotErrorKind::Closed, ticket.index, now);
             self.depart(state, ticket, now, after);
-            state.tally.refused += 1;
+            state.tally.refused();
             return Some(Step::Refused(error));
         }
         let len = state.waiting();
@@ -115,7 +115,7 @@ impl Slot {
             };
             if !has_room {
                 // New => Refused
-                state.tally.refused += 1;
+                state.tally.refused();
                 let mut error = self.error(state, SlotErrorKind::QueueFull, None, now);
                 error.0.reason = Some(shut.0);
                 return Some(Step::Refused(error));
@@ -147,7 +147,7 @@ impl Slot {
             }
             let error = self.error(state, SlotErrorKind::WaitTimeout, Some(index), now);
             self.depart(state, ticket, now, after);
-            state.tally.timed_out += 1;
+            state.tally.timed_out();
             return Some(Step::Refused(error));
         }
         let waiter = state.queue.as_mut()?.waiters.get_mut(index)?;
@@ -193,7 +193,7 @@ impl Slot {
             let waited = &mut ticket.clocks[reason as usize];
             *waited = clocks[reason as usize].saturating_sub(*waited);
             if *waited > 0 {
-                state.tally.stayed(reason.into(), *waited);
+                state.tally.waited(reason, *waited);
             }
         }
         after.old = queue.remove(index, now, &mut state.tally).and_then(|waiter| waiter.waker);
@@ -228,7 +228,7 @@ impl Slot {
         let now = self.common.epoch.now();
         // Waiting => Gone
         self.depart(&mut state, ticket, now, &mut after);
-        state.tally.gone += 1;
+        state.tally.gone();
         drop(state);
         after.run();
         self.voice().gone();

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Entry, PIECE, Shard, Table};
+use super::shard::Shard;
+use super::{PIECE, Table};
 use crate::slot::Slot;
 use crate::slot::sync::Ordering;
 use crate::slot::tick::Tick;
@@ -74,20 +75,20 @@ impl Table {
         let (mut at, mut place) = ((cursor >> 32) as usize, cursor as u32 as usize);
         let mut piece = Piece::default();
         for _ in 0..SHARDS_PER_PIECE {
-            let mut shard = self.shards[at & (self.shards.len() - 1)].lock();
+            let mut shard = self.shards[at % self.shards.len()].lock();
             // From the end: the one that takes a removed one's place has been visited already.
-            place = place.min(shard.entries.len());
+            place = place.min(shard.len());
             let mut gone = Vec::new();
             while place > 0 && piece.visited < PIECE && (to_the_end || !piece.room) {
                 (place, piece.visited) = (place - 1, piece.visited + 1);
-                let entry = &shard.entries[place];
-                let counts = entry.slot.counts();
+                let Some(slot) = shard.get(place) else { continue };
+                let counts = slot.counts();
                 // One that does not count would make no room.
                 let timeout = if for_room && counts && !piece.room { 0 } else { idle_timeout };
-                if entry.is_idle(now, timeout) {
+                if is_idle(slot, now, timeout) {
                     piece.freed += 1;
                     piece.room |= counts;
-                    gone.push(self.take(&mut shard, place));
+                    gone.extend(self.take(&mut shard, place));
                 }
             }
             if !gone.is_empty() {
@@ -111,13 +112,13 @@ impl Table {
             let mut place = usize::MAX;
             while place > 0 {
                 let mut shard = shard.lock();
-                place = place.min(shard.entries.len());
+                place = place.min(shard.len());
                 let stop = place.saturating_sub(PIECE);
                 let mut gone = Vec::new();
                 while place > stop {
                     place -= 1;
-                    if shard.entries[place].is_idle(now, idle_timeout) {
-                        gone.push(self.take(&mut shard, place));
+                    if shard.get(place).is_some_and(|slot| is_idle(slot, now, idle_timeout)) {
+                        gone.extend(self.take(&mut shard, place));
                     }
                 }
                 shard.shrink();
@@ -132,10 +133,10 @@ impl Table {
     }
 
     /// Takes a slot out, and out of the count: under the lock, so that its name finds the room it left.
-    fn take(&self, shard: &mut Shard, place: usize) -> Arc<Slot> {
-        let slot = shard.remove(place);
+    fn take(&self, shard: &mut Shard, place: usize) -> Option<Arc<Slot>> {
+        let slot = shard.remove(place)?;
         self.len.fetch_sub(usize::from(slot.counts()), Ordering::Relaxed);
-        slot
+        Some(slot)
     }
 
     fn bury(&self, gone: Vec<Arc<Slot>>) {
@@ -150,11 +151,7 @@ impl Table {
     }
 }
 
-// === impl Entry ===
-
-impl Entry {
-    /// Called under the shard's lock, where the table's handle can be seen to be the only one.
-    fn is_idle(&self, now: Tick, timeout: u64) -> bool {
-        Arc::strong_count(&self.slot) == 1 && self.slot.is_idle(now, timeout)
-    }
+/// Called under the shard's lock, where the table's handle can be seen to be the only one.
+fn is_idle(slot: &Arc<Slot>, now: Tick, timeout: u64) -> bool {
+    Arc::strong_count(slot) == 1 && slot.is_idle(now, timeout)
 }
