@@ -33,17 +33,14 @@ pin_project! {
     ///
     /// Polling panics outside a tokio runtime with time enabled if the request has to wait for a moment (the pace,
     /// or a wait timeout).
-    // Waiting => (Readying | Done)     The place in the queue is ours; nothing of `service` is held.
-    // Readying => (Calling | Done)     Started: `held`; the inner service is not ready.
-    // Calling => Done                  Started: `held`; `future` is there and `request` is not.
-    // Done                             Neither `request` nor `future`.
-    // `service`, `request` and `held` are fields and not variants, so that a step moves only what changes.
+    // Waiting => (Readying | Done)     `Start`: the place in the queue is ours; nothing of `service` is held.
+    // Readying => (Calling | Done)     `Start` and `held`: the inner service is not ready.
+    // Calling => Done                  `Call` and `held`.
+    // Done                             None of it.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, B, F, R> {
         #[pin]
-        stage: Stage<F>,
-        service: Option<S>,
-        request: Option<Request<B>>,
+        stage: Stage<S, B, F>,
         held: Held,
         connecting: Connecting,
         timings: Option<SlotTimings>,
@@ -55,8 +52,9 @@ pin_project! {
 pin_project! {
     /// What is polled; the one takes the other's place.
     #[project = StageProj]
-    enum Stage<F> {
-        Start { #[pin] acquire: Acquire },
+    enum Stage<S, B, F> {
+        // `request` is gone only if the call has panicked.
+        Start { acquire: Acquire, service: S, request: Option<Request<B>> },
         Call { #[pin] future: F },
         Done,
     }
@@ -90,10 +88,9 @@ struct Shared {
 impl<S, B, F, R> ResponseFuture<S, B, F, R> {
     #[inline]
     pub(crate) fn new(acquire: Acquire, service: S, request: Request<B>, reject: R, wanted: Wanted) -> Self {
-        let (service, request) = (Some(service), Some(request));
-        let stage = Stage::Start { acquire };
+        let stage = Stage::Start { acquire, service, request: Some(request) };
         let (held, connecting) = (Held::default(), Connecting::default());
-        Self { stage, service, request, held, connecting, timings: None, reject, wanted }
+        Self { stage, held, connecting, timings: None, reject, wanted }
     }
 }
 
@@ -108,10 +105,9 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let StageProj::Start { mut acquire } = this.stage.as_mut().project() {
-            let Some(service) = this.service else { return Poll::Pending };
+        if let StageProj::Start { acquire, service, request } = this.stage.as_mut().project() {
             if !this.held.is_held() {
-                match ready!(acquire.as_mut().poll_start(Phase::Headers, cx)) {
+                match ready!(acquire.poll_start(Phase::Headers, cx)) {
                     // Waiting => Readying
                     Ok(permit) => {
                         if this.wanted.timings {
@@ -121,7 +117,7 @@ where
                     }
                     Err(error) => {
                         // Waiting => Done
-                        (*this.service, *this.request) = (None, None);
+                        this.stage.set(Stage::Done);
                         return Poll::Ready(match this.reject.refuse(error) {
                             Ok(response) => Ok(response.map(SlotBody::free)),
                             Err(error) => Err(error),
@@ -132,19 +128,19 @@ where
             if let Err(error) = ready!(guard(this.held, || service.poll_ready(cx))) {
                 // Readying => Done
                 this.held.end(Outcome::Failed);
-                (*this.service, *this.request) = (None, None);
+                this.stage.set(Stage::Done);
                 return Poll::Ready(Err(this.reject.inner(error)));
             }
-            if let Some(request) = this.request {
+            if let Some(request) = request {
                 this.held.look_at(request);
                 if let (true, Some(permit)) = (this.wanted.connection, &mut this.held.permit) {
                     this.connecting.ask(request, permit, this.wanted.timings);
                 }
             }
-            let Some(request) = this.request.take() else { return Poll::Pending };
+            let Some(request) = request.take() else { return Poll::Pending };
             // Readying => Calling
-            this.stage.set(Stage::Call { future: guard(this.held, || service.call(request)) });
-            *this.service = None;
+            let future = guard(this.held, || service.call(request));
+            this.stage.set(Stage::Call { future });
         }
         let StageProj::Call { future } = this.stage.as_mut().project() else { return Poll::Pending };
         if !this.held.is_held() {
@@ -174,11 +170,11 @@ where
 
 impl<S, B, F, R> fmt::Debug for ResponseFuture<S, B, F, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match (&self.request, &self.stage, self.held.is_held()) {
-            (Some(_), _, false) => "Waiting",
-            (Some(_), _, true) => "Readying",
-            (None, Stage::Call { .. }, _) => "Calling",
-            (None, _, _) => "Done",
+        let state = match (&self.stage, self.held.is_held()) {
+            (Stage::Start { request: Some(_), .. }, false) => "Waiting",
+            (Stage::Start { request: Some(_), .. }, true) => "Readying",
+            (Stage::Call { .. }, _) => "Calling",
+            (Stage::Start { .. } | Stage::Done, _) => "Done",
         };
         f.debug_struct("ResponseFuture").field("state", &state).finish_non_exhaustive()
     }

@@ -44,11 +44,17 @@ pub struct KeyRef<'a>(Repr<'a>);
 enum Repr<'a> {
     Owned(SlotKey),
     Key(&'a SlotKey),
-    Name(&'a str),
+    Text(&'a str, Form),
+}
+
+/// What a text is to be taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Name,
     /// A host in its one form.
-    Host(&'a str),
+    Host,
     /// A host in any form.
-    AnyHost(&'a str),
+    AnyHost,
 }
 
 /// Resolves with a key, or with the reason why there is none: the request then fails with
@@ -57,10 +63,10 @@ pub struct KeyFuture(Pin<Box<dyn Future<Output = Result<SlotKey, BoxError>> + Se
 
 /// A host cut out of a URI or a header: no user info, brackets, port or trailing dot, but not yet in one case.
 #[derive(Clone, Copy)]
-pub(crate) enum Host<'a> {
-    /// In its one form already.
-    Canonical(&'a str),
-    Other(&'a str),
+pub(crate) struct Host<'a> {
+    name: &'a str,
+    /// Whether it is in its one form already.
+    is_canonical: bool,
 }
 
 // === impl SlotKey ===
@@ -137,7 +143,7 @@ impl<'a> KeyRef<'a> {
     /// The key that is exactly `name`.
     #[must_use]
     pub const fn name(name: &'a str) -> Self {
-        Self(Repr::Name(name))
+        Self(Repr::Text(name, Form::Name))
     }
 
     /// The key of a host, as [`SlotKey::host`] makes it.
@@ -152,9 +158,8 @@ impl<'a> KeyRef<'a> {
         match self.0 {
             Repr::Owned(key) => key,
             Repr::Key(key) => key.clone(),
-            Repr::Name(name) => SlotKey::from(name),
-            Repr::Host(name) => SlotKey::from(name),
-            Repr::AnyHost(name) => SlotKey::new(canonical(name)),
+            Repr::Text(name, Form::Name | Form::Host) => SlotKey::from(name),
+            Repr::Text(name, Form::AnyHost) => SlotKey::new(canonical(name)),
         }
     }
 
@@ -162,10 +167,10 @@ impl<'a> KeyRef<'a> {
     #[inline]
     pub(crate) fn with_bytes<T>(&self, f: impl FnOnce(&[u8]) -> T) -> T {
         match &self.0 {
-            Repr::Host(name) | Repr::Name(name) => f(name.as_bytes()),
+            Repr::Text(name, Form::Name | Form::Host) => f(name.as_bytes()),
             Repr::Owned(key) => f(key.as_str().as_bytes()),
             Repr::Key(key) => f(key.as_str().as_bytes()),
-            Repr::AnyHost(name) => with_canonical_bytes(name, f),
+            Repr::Text(name, Form::AnyHost) => with_canonical_bytes(name, f),
         }
     }
 }
@@ -174,7 +179,7 @@ impl KeyRef<'_> {
     /// Whether it was made from a host, and not given.
     #[inline]
     pub(crate) fn is_host(&self) -> bool {
-        matches!(self.0, Repr::Host(_) | Repr::AnyHost(_))
+        matches!(self.0, Repr::Text(_, Form::Host | Form::AnyHost))
     }
 }
 
@@ -204,10 +209,7 @@ impl From<String> for KeyRef<'_> {
 
 impl<'a> From<Host<'a>> for KeyRef<'a> {
     fn from(host: Host<'a>) -> Self {
-        Self(match host {
-            Host::Canonical(name) => Repr::Host(name),
-            Host::Other(name) => Repr::AnyHost(name),
-        })
+        Self(Repr::Text(host.name, if host.is_canonical { Form::Host } else { Form::AnyHost }))
     }
 }
 
@@ -243,7 +245,7 @@ impl<'a> Host<'a> {
         // Most are nothing but a name in lower case.
         if is_plain(authority.as_bytes()) && !authority.ends_with('.') {
             let is_name = !authority.is_empty() && authority.len() <= LONGEST_HOST;
-            return is_name.then_some(Self::Canonical(authority));
+            return is_name.then_some(Self { name: authority, is_canonical: true });
         }
         Self::cut_out(authority)
     }
@@ -282,21 +284,21 @@ impl<'a> Host<'a> {
     fn name(name: &'a str) -> Option<Self> {
         let name = name.strip_suffix('.').unwrap_or(name);
         let is_name = !name.is_empty() && !name.ends_with('.') && name.len() <= LONGEST_HOST;
-        is_name.then(|| if is_plain(name.as_bytes()) { Self::Canonical(name) } else { Self::Other(name) })
+        is_name.then(|| Self { name, is_canonical: is_plain(name.as_bytes()) })
     }
 
     /// An IPv6 address, with the zone it may have.
     fn address(literal: &'a str) -> Option<Self> {
         let (address, zone) = split_zone(literal);
         let is_address = address.parse::<Ipv6Addr>().is_ok() && zone.len() <= LONGEST_ZONE;
-        is_address.then_some(Self::Other(literal))
+        is_address.then_some(Self { name: literal, is_canonical: false })
     }
 
     /// The host in its one form.
     pub(crate) fn canonical(self) -> Cow<'a, str> {
-        match self {
-            Self::Canonical(name) => Cow::Borrowed(name),
-            Self::Other(name) => Cow::Owned(canonical(name)),
+        match self.is_canonical {
+            true => Cow::Borrowed(self.name),
+            false => Cow::Owned(canonical(self.name)),
         }
     }
 }
@@ -368,7 +370,6 @@ fn split_zone(literal: &str) -> (&str, &str) {
 
 impl fmt::Debug for Host<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Canonical(name) | Self::Other(name)) = self;
-        fmt::Debug::fmt(name, f)
+        fmt::Debug::fmt(self.name, f)
     }
 }

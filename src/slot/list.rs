@@ -32,6 +32,7 @@ impl<T> List<T> {
         Self { nodes: Vec::new(), head: NONE, tail: NONE, free: NONE, len: 0 }
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len as usize
     }

@@ -66,6 +66,7 @@ impl State {
         Place::new(index, first, self.limits.hold)
     }
 
+    #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.queue.as_ref().map_or(0, |queue| queue.waiters.len())
     }
