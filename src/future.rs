@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -150,12 +150,13 @@ where
         let answer = guard(this.held, || future.poll(cx));
         this.connecting.look(this.held.permit.as_mut(), this.timings.as_ref());
         match ready!(answer) {
-            Ok(mut response) => {
+            Ok(response) => {
                 // Calling => Done
                 this.stage.set(Stage::Done);
                 this.connecting.end(this.held.permit.as_mut());
-                let held = this.held.respond(&mut response, this.timings.take());
-                Poll::Ready(Ok(response.map(|inner| SlotBody::new(inner, held))))
+                let (mut head, body) = response.into_parts();
+                let held = this.held.respond(&mut head, &body, this.timings.take());
+                Poll::Ready(Ok(Response::from_parts(head, SlotBody::new(body, held))))
             }
             Err(error) => {
                 // Calling => Done. The permit goes now, whoever keeps this future or the error, but after what the
@@ -213,22 +214,23 @@ impl Held {
     #[inline]
     fn respond<B: Body>(
         &mut self,
-        response: &mut Response<B>,
+        head: &mut response::Parts,
+        body: &B,
         timings: Option<SlotTimings>,
     ) -> Option<BodyHold> {
         if let Some(mut shared) = self.shared.take() {
-            self.permit = shared.respond(response, timings.as_ref());
+            self.permit = shared.respond(head, timings.as_ref());
         }
         let permit = self.permit.as_mut()?;
         if let Some(timings) = &timings {
             timings.headers_came(permit.headers(true));
-            response.extensions_mut().insert(timings.clone());
+            head.extensions.insert(timings.clone());
         }
         if permit.hold() == Hold::Headers {
             self.end(Outcome::Finished);
             return None;
         }
-        let ended = guard(self, || response.body().is_end_stream());
+        let ended = guard(self, || body.is_end_stream());
         let mut permit = self.permit.take()?;
         if !ended {
             permit.headers(false);
@@ -256,24 +258,20 @@ impl End for Held {
 impl Shared {
     /// Returns the permit if there is no upgrade and nobody has taken it: then all goes as for any other request.
     #[cold]
-    fn respond<B>(
-        &mut self,
-        response: &mut Response<B>,
-        timings: Option<&SlotTimings>,
-    ) -> Option<SlotPermit> {
-        if upgrade::is_agreed(response, self.to_connect) {
+    fn respond(&mut self, head: &mut response::Parts, timings: Option<&SlotTimings>) -> Option<SlotPermit> {
+        if upgrade::is_agreed(head.status, self.to_connect) {
             if self.hold == Hold::Body {
                 // Calling => Done, and the permit stays where it is: somebody may be taking it right now.
                 self.handle.agree();
                 self.agreed = true;
             }
-            response.extensions_mut().insert(self.handle.clone());
+            head.extensions.insert(self.handle.clone());
         }
         let permit = self.take_back();
         if let (None, Some(timings)) = (&permit, timings) {
             // Whoever has it: the headers are here.
             timings.headers_came(self.handle.since_start());
-            response.extensions_mut().insert(timings.clone());
+            head.extensions.insert(timings.clone());
         }
         permit
     }

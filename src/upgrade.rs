@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use http::{Method, Request, Response, StatusCode, header};
+use http::{Method, Request, StatusCode, header};
 use tokio::time::Instant;
 
 use crate::slot::SlotPermit;
@@ -86,8 +86,7 @@ pub(crate) fn is_asked<B>(request: &Request<B>) -> bool {
     *request.method() == Method::CONNECT || request.headers().contains_key(header::UPGRADE)
 }
 
-/// Whether a response to such a request agrees to it.
-pub(crate) fn is_agreed<B>(response: &Response<B>, to_connect: bool) -> bool {
-    let status = response.status();
+/// Whether a response with that status, to such a request, agrees to it.
+pub(crate) fn is_agreed(status: StatusCode, to_connect: bool) -> bool {
     status == StatusCode::SWITCHING_PROTOCOLS || (to_connect && status.is_success())
 }
