@@ -54,7 +54,7 @@ pin_project! {
     #[project = StageProj]
     enum Stage<S, B, F> {
         // `request` is gone only if the call has panicked.
-        Start { acquire: Acquire, service: S, request: Option<Request<B>> },
+        Start { #[pin] acquire: Acquire, service: S, request: Option<Request<B>> },
         Call { #[pin] future: F },
         Done,
     }
@@ -105,9 +105,9 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let StageProj::Start { acquire, service, request } = this.stage.as_mut().project() {
+        if let StageProj::Start { mut acquire, service, request } = this.stage.as_mut().project() {
             if !this.held.is_held() {
-                match ready!(acquire.poll_start(Phase::Headers, cx)) {
+                match ready!(acquire.as_mut().poll_start(Phase::Headers, cx)) {
                     // Waiting => Readying
                     Ok(permit) => {
                         if this.wanted.timings {

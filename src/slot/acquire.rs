@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
+use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep_until};
 
 use super::Slot;
@@ -18,24 +19,32 @@ use super::ticket::{Step, Ticket};
 use crate::error::SlotError;
 use crate::key::KeyFuture;
 
-/// Resolves when the slot lets this one start.
-///
-/// The place in the queue is taken, and the wait begins, at the first poll.
-///
-/// # Cancel safety
-///
-/// Dropping this future gives up the place in the queue.
-///
-/// # Panics
-///
-/// Polling panics outside a tokio runtime with time enabled, but only if it has to wait for a moment (the pace, or a
-/// wait timeout).
-#[must_use = "futures do nothing unless polled"]
-pub struct Acquire {
+pin_project! {
+    /// Resolves when the slot lets this one start.
+    ///
+    /// The place in the queue is taken, and the wait begins, at the first poll.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping this future gives up the place in the queue.
+    ///
+    /// # Panics
+    ///
+    /// Polling panics outside a tokio runtime with time enabled, but only if it has to wait for a moment (the
+    /// pace, or a wait timeout).
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Acquire {
+        inner: Waiting,
+        // Set while there is a moment to wait for: one timer for the pace and the timeout.
+        #[pin]
+        sleep: Option<Sleep>,
+    }
+}
+
+/// The part that leaves the queue when it is dropped.
+struct Waiting {
     state: State,
     ticket: Ticket,
-    /// While there is a moment to wait for: one timer for the pace and the timeout. Few need it, and it is large.
-    sleep: Option<Pin<Box<Sleep>>>,
 }
 
 enum State {
@@ -54,32 +63,115 @@ impl Acquire {
     #[inline]
     pub(crate) fn new(slot: Result<Arc<Slot>, SlotError>) -> Self {
         let state = slot.map_or_else(State::Refused, State::Waiting);
-        Self { state, ticket: Ticket::default(), sleep: None }
+        Self { inner: Waiting { state, ticket: Ticket::default() }, sleep: None }
     }
 
     /// Waits for the key first.
     pub(crate) fn later(key: KeyFuture, slots: Slots) -> Self {
         let state = State::Resolving(Box::new((key, slots)));
-        Self { state, ticket: Ticket::default(), sleep: None }
+        Self { inner: Waiting { state, ticket: Ticket::default() }, sleep: None }
     }
 
     /// Polls for a permit whose `first` phase begins with its start.
     #[inline]
     pub(crate) fn poll_start(
-        &mut self,
+        mut self: Pin<&mut Self>,
         first: Phase,
         cx: &mut Context<'_>,
     ) -> Poll<Result<SlotPermit, SlotError>> {
-        match self.start_at_once(first, cx.waker()) {
+        match self.as_mut().project().inner.start_at_once(first, cx.waker()) {
             Ok(permit) => Poll::Ready(Ok(permit)),
             Err(step) => self.poll_step(step, first, cx),
         }
     }
 
+    /// The same from the second look on.
+    fn poll_step(
+        self: Pin<&mut Self>,
+        mut step: Option<Step>,
+        first: Phase,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<SlotPermit, SlotError>> {
+        let mut this = self.project();
+        // The timer may go by a clock that is ahead of ours: a moment it says has come has come.
+        let mut come = Tick::FIRST;
+        loop {
+            let Waiting { state: State::Waiting(slot), ticket } = &mut *this.inner else {
+                if ready!(this.inner.poll_key(cx)) {
+                    continue;
+                }
+                return this.inner.refuse();
+            };
+            let common = slot.common();
+            let look = || slot.poll(None, ticket, first, || common.epoch.now().max(come), cx.waker());
+            match step.take().unwrap_or_else(look) {
+                Step::Started(place) => {
+                    let waited = ticket.waited();
+                    let State::Waiting(slot) = std::mem::replace(&mut this.inner.state, State::Done) else {
+                        return Poll::Pending;
+                    };
+                    let permit = SlotPermit::new(slot, place);
+                    this.sleep.set(None);
+                    return Poll::Ready(Ok(permit.told(waited)));
+                }
+                Step::Refused(error) => {
+                    slot.voice().refused(&error);
+                    this.inner.state = State::Refused(error);
+                    this.sleep.set(None);
+                }
+                Step::Wait(None) => {
+                    this.sleep.set(None);
+                    return Poll::Pending;
+                }
+                Step::Wait(Some(tick)) => {
+                    let until = common.epoch.instant(tick);
+                    match this.sleep.as_mut().as_pin_mut() {
+                        None => this.sleep.set(Some(sleep_until(until))),
+                        Some(sleep) if sleep.deadline() != until => sleep.reset(until),
+                        Some(_) => {}
+                    }
+                    // When the moment is there, look again.
+                    if let Some(sleep) = this.sleep.as_mut().as_pin_mut() {
+                        ready!(sleep.poll(cx));
+                        come = tick;
+                    }
+                }
+            }
+        }
+    }
+
+    /// How long it waited by reason, in nanoseconds, once it has started.
+    #[inline]
+    pub(crate) fn waited(&self) -> Clocks {
+        self.inner.ticket.waited()
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<SlotPermit, SlotError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_start(Phase::Body, cx).map_ok(SlotPermit::by_hand)
+    }
+}
+
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Acquire");
+        if let State::Waiting(slot) = &self.inner.state {
+            debug.field("slot", slot.key());
+        }
+        debug.finish_non_exhaustive()
+    }
+}
+
+// === impl Waiting ===
+
+impl Waiting {
     /// Starts at the first look if it can, else returns what that look came to, if there was one.
     #[inline]
     fn start_at_once(&mut self, first: Phase, waker: &Waker) -> Result<SlotPermit, Option<Step>> {
-        let Self { state: State::Waiting(slot), ticket, .. } = self else { return Err(None) };
+        let Self { state: State::Waiting(slot), ticket } = self else { return Err(None) };
         if !ticket.is_new() {
             return Err(None);
         }
@@ -93,56 +185,6 @@ impl Acquire {
         match std::mem::replace(&mut self.state, State::Done) {
             State::Waiting(slot) => Ok(SlotPermit::new(slot, place).told([0; 3])),
             _ => Err(None),
-        }
-    }
-
-    /// The same from the second look on.
-    fn poll_step(
-        &mut self,
-        mut step: Option<Step>,
-        first: Phase,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<SlotPermit, SlotError>> {
-        // The timer may go by a clock that is ahead of ours: a moment it says has come has come.
-        let mut come = Tick::FIRST;
-        loop {
-            let Self { state: State::Waiting(slot), ticket, sleep } = self else {
-                if ready!(self.poll_key(cx)) {
-                    continue;
-                }
-                return self.refuse();
-            };
-            let common = slot.common();
-            let look = || slot.poll(None, ticket, first, || common.epoch.now().max(come), cx.waker());
-            match step.take().unwrap_or_else(look) {
-                Step::Started(place) => {
-                    let waited = ticket.waited();
-                    *sleep = None;
-                    let State::Waiting(slot) = std::mem::replace(&mut self.state, State::Done) else {
-                        return Poll::Pending;
-                    };
-                    return Poll::Ready(Ok(SlotPermit::new(slot, place).told(waited)));
-                }
-                Step::Refused(error) => {
-                    slot.voice().refused(&error);
-                    self.state = State::Refused(error);
-                    self.sleep = None;
-                }
-                Step::Wait(None) => {
-                    *sleep = None;
-                    return Poll::Pending;
-                }
-                Step::Wait(Some(tick)) => {
-                    let until = common.epoch.instant(tick);
-                    let sleep = sleep.get_or_insert_with(|| Box::pin(sleep_until(until)));
-                    if sleep.deadline() != until {
-                        sleep.as_mut().reset(until);
-                    }
-                    // When the moment is there, look again.
-                    ready!(sleep.as_mut().poll(cx));
-                    come = tick;
-                }
-            }
         }
     }
 
@@ -169,33 +211,9 @@ impl Acquire {
             _ => Poll::Pending,
         }
     }
-
-    /// How long it waited by reason, in nanoseconds, once it has started.
-    #[inline]
-    pub(crate) fn waited(&self) -> Clocks {
-        self.ticket.waited()
-    }
 }
 
-impl Future for Acquire {
-    type Output = Result<SlotPermit, SlotError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_start(Phase::Body, cx).map_ok(SlotPermit::by_hand)
-    }
-}
-
-impl fmt::Debug for Acquire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("Acquire");
-        if let State::Waiting(slot) = &self.state {
-            debug.field("slot", slot.key());
-        }
-        debug.finish_non_exhaustive()
-    }
-}
-
-impl Drop for Acquire {
+impl Drop for Waiting {
     fn drop(&mut self) {
         if let State::Waiting(slot) = &self.state {
             slot.give_up(&mut self.ticket);

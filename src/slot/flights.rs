@@ -21,7 +21,7 @@ pub(super) struct Flight {
 }
 
 /// No index of a list.
-const LONE: u32 = u32::MAX;
+pub(super) const LONE: u32 = u32::MAX;
 
 // === impl Flights ===
 

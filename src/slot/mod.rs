@@ -13,6 +13,7 @@ mod common;
 mod drain;
 mod flights;
 mod list;
+mod note;
 mod pace;
 mod panics;
 mod permit;
@@ -45,7 +46,8 @@ pub use self::stats::{Counts, Phases, Recycled, SlotStats, Snapshot, TotalStats}
 pub(crate) use self::stats::{Outcome, Phase};
 
 use self::common::Common;
-use self::flights::Flights;
+use self::flights::{Flights, LONE};
+use self::note::Note;
 use self::pace::Pace;
 use self::permit::Place;
 use self::state::{After, Shut, State};
@@ -63,6 +65,7 @@ pub(crate) struct Slot {
     key: SlotKey,
     common: Arc<Common>,
     telemetry: SlotTelemetry,
+    note: Note,
     state: Mutex<State>,
 }
 
@@ -90,7 +93,8 @@ impl Slot {
             idle_since: now,
             tally: Tally::default(),
         };
-        Self { key, common, telemetry: SlotTelemetry::default(), state: Mutex::new(state) }
+        let (telemetry, note, state) = (SlotTelemetry::default(), Note::new(), Mutex::new(state));
+        Self { key, common, telemetry, note, state }
     }
 
     pub(crate) fn key(&self) -> &SlotKey {
@@ -176,15 +180,26 @@ impl Slot {
     /// The permit at `index` moves from one phase to the next. Returns how long the former was, in nanoseconds.
     fn pass_on(&self, index: u32, from: Phase, to: Phase) -> u64 {
         let now = self.common.epoch.now();
-        let mut state = self.state.lock();
-        let Some(permit) = state.permits.get_mut(index) else { return 0 };
-        let took = now.since(permit.since);
-        permit.since = now;
-        if state.timed {
-            state.tally.leave_after(from, took, now);
-            state.tally.enter(to, now);
+        self.state.lock().pass_on(index, from, to, now)
+    }
+
+    /// Headers => Body, for the permit at `index`, without the lock. Returns whether that can be done; how long it took
+    /// is not told.
+    #[inline]
+    fn note_headers(&self, index: u32) -> bool {
+        let can = index == LONE && self.common.statistics && !Voice::IS_HEARD;
+        if can {
+            self.note.put(self.common.epoch.now());
         }
-        took
+        can
+    }
+
+    /// Takes what was noted into account.
+    #[inline]
+    fn settle(&self, state: &mut State) {
+        if let Some(came) = self.note.take() {
+            state.pass_on(LONE, Phase::Headers, Phase::Body, came);
+        }
     }
 
     /// The permit at `index` has been in another phase than was thought.
@@ -204,6 +219,7 @@ impl Slot {
         // Before the lock, which others want: only a start has to have the moment of its grant.
         let now = self.common.epoch.now();
         let mut state = self.state.lock();
+        self.settle(&mut state);
         let Some(flight) = state.permits.remove(place.index()) else { return };
         let timed = state.timed.then(|| (phase, now.since(flight.since)));
         if let Some((phase, took)) = timed {

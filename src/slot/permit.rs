@@ -76,6 +76,10 @@ impl SlotPermit {
         if self.place.phase() == Phase::Body || !(wanted || self.slot.common().statistics) {
             return 0;
         }
+        if !wanted && self.place.phase() == Phase::Headers && self.slot.note_headers(self.place.index()) {
+            self.place = self.place.with_phase(Phase::Body);
+            return 0;
+        }
         let took = self.pass_on(Phase::Body);
         self.slot.voice().headers(took);
         took

@@ -35,7 +35,8 @@ impl Slot {
 
     pub(crate) fn stats(&self) -> SlotStats {
         let epoch = self.common.epoch;
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        self.settle(&mut state);
         let now = epoch.now();
         let (in_flight, waiting) = (state.permits.len(), state.waiting());
         let queue = state.queue.as_ref().filter(|_| waiting > 0);
@@ -65,13 +66,16 @@ impl Slot {
 
     /// When the present phase of the permit at `index` began.
     pub(super) fn phase_began(&self, index: u32) -> Instant {
-        let since = self.state.lock().permits.get(index).map(|permit| permit.since);
+        let mut state = self.state.lock();
+        self.settle(&mut state);
+        let since = state.permits.get(index).map(|permit| permit.since);
         self.common.epoch.instant(since.unwrap_or(Tick::FIRST))
     }
 
     /// How long the present phase of the permit at `index` has lasted, in nanoseconds.
     pub(super) fn phase_lasted(&self, index: u32) -> u64 {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        self.settle(&mut state);
         let now = self.common.epoch.now();
         state.permits.get(index).map_or(0, |permit| now.since(permit.since))
     }

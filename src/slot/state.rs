@@ -71,6 +71,19 @@ impl State {
         self.queue.as_ref().map_or(0, |queue| queue.waiters.len())
     }
 
+    /// The permit at `index` moves from one phase to the next. Returns how long the former was, in nanoseconds.
+    #[inline]
+    pub(super) fn pass_on(&mut self, index: u32, from: Phase, to: Phase, now: Tick) -> u64 {
+        let Some(permit) = self.permits.get_mut(index) else { return 0 };
+        let took = now.since(permit.since);
+        permit.since = now;
+        if self.timed {
+            self.tally.leave_after(from, took, now);
+            self.tally.enter(to, now);
+        }
+        took
+    }
+
     pub(super) fn is_first(&self, index: u32) -> bool {
         self.queue.as_ref().is_some_and(|queue| queue.waiters.first() == Some(index))
     }

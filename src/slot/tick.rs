@@ -28,6 +28,11 @@ impl Tick {
         Self(Self::FIRST.0.saturating_add(nanos))
     }
 
+    /// The moment of which [`nanos`](Self::nanos) said that; 0 is none.
+    pub(crate) fn from_nanos(nanos: u64) -> Option<Self> {
+        NonZeroU64::new(nanos).map(Self)
+    }
+
     pub(crate) fn nanos(self) -> u64 {
         self.0.get()
     }
