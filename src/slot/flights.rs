@@ -6,18 +6,18 @@ use super::tick::Tick;
 /// Those in flight. An index belongs to its member from `push` to `remove`.
 #[derive(Debug)]
 pub(super) struct Flights {
-    /// At [`LONE`]; whoever starts while nobody is here.
-    lone: Option<Flight>,
-    /// In order of their starts. Kept once there were two at a time.
+    /// When the one at [`LONE`] started, if there is one: whoever starts while nobody is there.
+    lone: Option<Tick>,
+    /// When that one's present phase began; when the slot was left, if nobody is in flight.
+    since: Tick,
+    /// The others, in order of their starts. Kept once there were two at a time.
     more: Option<Box<List<Flight>>>,
 }
 
-/// One in flight.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Flight {
-    pub(super) started: Tick,
-    /// When its present phase began.
-    pub(super) since: Tick,
+#[derive(Debug)]
+struct Flight {
+    started: Tick,
+    since: Tick,
 }
 
 /// No index of a list.
@@ -26,8 +26,8 @@ pub(super) const LONE: u32 = u32::MAX;
 // === impl Flights ===
 
 impl Flights {
-    pub(super) const fn new() -> Self {
-        Self { lone: None, more: None }
+    pub(super) const fn new(now: Tick) -> Self {
+        Self { lone: None, since: now, more: None }
     }
 
     #[inline]
@@ -43,43 +43,64 @@ impl Flights {
     /// When the oldest one started.
     pub(super) fn oldest(&self) -> Option<Tick> {
         let first = self.more.as_ref().and_then(|more| more.front());
-        self.lone.iter().chain(first).map(|flight| flight.started).min()
+        self.lone.into_iter().chain(first.map(|flight| flight.started)).min()
     }
 
+    /// When the present phase of one began.
+    pub(super) fn since(&self, index: u32) -> Option<Tick> {
+        if index == LONE {
+            self.lone.map(|_| self.since)
+        } else {
+            Some(self.more.as_ref()?.get(index)?.since)
+        }
+    }
+
+    /// The next phase of one begins. Returns when the former one did.
     #[inline]
-    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Flight> {
-        if index == LONE { self.lone.as_mut() } else { self.more.as_mut()?.get_mut(index) }
-    }
-
-    pub(super) fn get(&self, index: u32) -> Option<&Flight> {
-        if index == LONE { self.lone.as_ref() } else { self.more.as_ref()?.get(index) }
+    pub(super) fn pass_on(&mut self, index: u32, now: Tick) -> Option<Tick> {
+        if index == LONE {
+            return self.lone.map(|_| std::mem::replace(&mut self.since, now));
+        }
+        let flight = self.more.as_mut()?.get_mut(index)?;
+        Some(std::mem::replace(&mut flight.since, now))
     }
 
     /// One starts. Returns its index.
     #[inline]
     pub(super) fn push(&mut self, now: Tick) -> u32 {
-        let flight = Flight { started: now, since: now };
         if self.lone.is_none() {
-            self.lone = Some(flight);
+            (self.lone, self.since) = (Some(now), now);
             return LONE;
         }
-        self.push_more(flight)
+        self.push_more(now)
     }
 
     #[inline(never)]
-    fn push_more(&mut self, flight: Flight) -> u32 {
-        self.more.get_or_insert_with(|| Box::new(List::new())).push(flight)
+    fn push_more(&mut self, now: Tick) -> u32 {
+        let more = self.more.get_or_insert_with(|| Box::new(List::new()));
+        more.push(Flight { started: now, since: now })
     }
 
-    /// Takes one out; `None` if there is none at `index`.
+    /// Takes one out. Returns when its last phase began; `None` if there is none at `index`.
     #[inline]
-    pub(super) fn remove(&mut self, index: u32) -> Option<Flight> {
-        if index == LONE { self.lone.take() } else { self.remove_more(index) }
+    pub(super) fn remove(&mut self, index: u32) -> Option<Tick> {
+        if index == LONE { self.lone.take().map(|_| self.since) } else { self.remove_more(index) }
     }
 
     #[inline(never)]
-    fn remove_more(&mut self, index: u32) -> Option<Flight> {
-        self.more.as_mut()?.remove(index)
+    fn remove_more(&mut self, index: u32) -> Option<Tick> {
+        Some(self.more.as_mut()?.remove(index)?.since)
+    }
+
+    /// The slot is left. Only if nobody is in flight.
+    #[inline]
+    pub(super) fn rest(&mut self, now: Tick) {
+        self.since = now;
+    }
+
+    /// When it was last left, if nobody is in flight.
+    pub(super) fn rested_since(&self) -> Option<Tick> {
+        self.is_empty().then_some(self.since)
     }
 
     /// Gives storage back if nobody is in flight.
@@ -102,26 +123,33 @@ mod tests {
     #[test]
     fn whoever_goes_the_oldest_of_those_that_stay_is_known() {
         let mut rng = fastrand::Rng::with_seed(7);
-        let mut flights = Flights::new();
+        let mut flights = Flights::new(Tick::FIRST);
         let mut model: Vec<(u32, Tick)> = Vec::new();
         for now in (0..if cfg!(miri) { 300 } else { 10_000 }).map(Tick::new) {
             if rng.bool() || model.is_empty() {
                 model.push((flights.push(now), now));
             } else {
                 let (index, started) = model.remove(rng.usize(..model.len()));
-                let seen = flights.get(index).map(|flight| flight.started);
-                assert_eq!((seen, flights.get_mut(index).map(|flight| flight.since)), (Some(started), seen));
-                assert_eq!(flights.remove(index).map(|flight| flight.started), Some(started));
-                assert!(flights.get(index).is_none() && flights.remove(index).is_none());
+                assert_eq!(flights.since(index), Some(started));
+                assert_eq!(flights.pass_on(index, now), Some(started));
+                assert_eq!(flights.remove(index), Some(now));
+                assert_eq!(
+                    [flights.since(index), flights.pass_on(index, now), flights.remove(index)],
+                    [None; 3]
+                );
             }
             assert_eq!((flights.len(), flights.is_empty()), (model.len(), model.is_empty()));
             assert_eq!(flights.oldest(), model.first().map(|(_, started)| *started));
+            if flights.is_empty() {
+                flights.rest(now);
+            }
+            assert_eq!(flights.rested_since(), model.is_empty().then_some(now));
         }
     }
 
     #[test]
     fn one_alone_takes_no_storage_and_no_storage_is_left_when_all_are_gone() {
-        let mut flights = Flights::new();
+        let mut flights = Flights::new(Tick::FIRST);
         let one = flights.push(Tick::FIRST);
         assert!(!flights.has_storage());
         let two = flights.push(Tick::FIRST);

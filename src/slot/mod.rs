@@ -82,7 +82,7 @@ impl Slot {
         let now = common.epoch.now();
         let state = State {
             limits,
-            permits: Flights::new(),
+            permits: Flights::new(now),
             pace: Pace::new(paused),
             queue: None,
             in_line: None,
@@ -90,7 +90,6 @@ impl Slot {
             closed: false,
             timed: common.statistics,
             counts,
-            idle_since: now,
             tally: Tally::default(),
         };
         let (telemetry, note, state) = (SlotTelemetry::default(), Note::new(), Mutex::new(state));
@@ -206,7 +205,7 @@ impl Slot {
     #[cfg(feature = "connection")]
     fn correct(&self, index: u32, from: Phase, to: Phase) {
         let mut state = self.state.lock();
-        let Some(since) = state.permits.get(index).map(|permit| permit.since) else { return };
+        let Some(since) = state.permits.since(index) else { return };
         if state.timed {
             state.tally.leave(from, since);
             state.tally.enter(to, since);
@@ -220,8 +219,8 @@ impl Slot {
         let now = self.common.epoch.now();
         let mut state = self.state.lock();
         self.settle(&mut state);
-        let Some(flight) = state.permits.remove(place.index()) else { return };
-        let timed = state.timed.then(|| (phase, now.since(flight.since)));
+        let Some(since) = state.permits.remove(place.index()) else { return };
+        let timed = state.timed.then(|| (phase, now.since(since)));
         if let Some((phase, took)) = timed {
             state.tally.leave_after(phase, took, now);
         }

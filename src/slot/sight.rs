@@ -18,10 +18,8 @@ impl Slot {
     /// an idle slot can spare.
     pub(crate) fn is_idle(&self, now: Tick, timeout: u64) -> bool {
         let mut state = self.state.lock();
-        if !state.permits.is_empty() || state.waiting() > 0 {
-            return false;
-        }
-        let rested = now.since(state.idle_since) >= timeout;
+        let Some(since) = state.permits.rested_since().filter(|_| state.waiting() == 0) else { return false };
+        let rested = now.since(since) >= timeout;
         if rested {
             state.permits.shrink();
         }
@@ -68,7 +66,7 @@ impl Slot {
     pub(super) fn phase_began(&self, index: u32) -> Instant {
         let mut state = self.state.lock();
         self.settle(&mut state);
-        let since = state.permits.get(index).map(|permit| permit.since);
+        let since = state.permits.since(index);
         self.common.epoch.instant(since.unwrap_or(Tick::FIRST))
     }
 
@@ -77,7 +75,7 @@ impl Slot {
         let mut state = self.state.lock();
         self.settle(&mut state);
         let now = self.common.epoch.now();
-        state.permits.get(index).map_or(0, |permit| now.since(permit.since))
+        state.permits.since(index).map_or(0, |since| now.since(since))
     }
 
     /// A refusal, of the waiter at `index` or of somebody who has not waited.

@@ -33,8 +33,6 @@ pub(super) struct State {
     pub(super) timed: bool,
     /// Whether the slot counts against the number of slots there may be.
     pub(super) counts: bool,
-    /// When it was last left.
-    pub(super) idle_since: Tick,
     pub(super) tally: Tally,
 }
 
@@ -74,9 +72,8 @@ impl State {
     /// The permit at `index` moves from one phase to the next. Returns how long the former was, in nanoseconds.
     #[inline]
     pub(super) fn pass_on(&mut self, index: u32, from: Phase, to: Phase, now: Tick) -> u64 {
-        let Some(permit) = self.permits.get_mut(index) else { return 0 };
-        let took = now.since(permit.since);
-        permit.since = now;
+        let Some(since) = self.permits.pass_on(index, now) else { return 0 };
+        let took = now.since(since);
         if self.timed {
             self.tally.leave_after(from, took, now);
             self.tally.enter(to, now);
@@ -122,7 +119,7 @@ impl State {
     #[inline]
     pub(super) fn rest(&mut self, now: Tick) {
         self.queue = None;
-        self.idle_since = now;
+        self.permits.rest(now);
     }
 }
 

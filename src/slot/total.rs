@@ -5,6 +5,8 @@
 //! until its first waiter has taken it or the slot has left. So lowering the cap needs no memory of who was
 //! called: the last ones called simply are not any more, and stand where they stood.
 
+use std::num::NonZeroU32;
+
 use super::list::List;
 use super::panics::each;
 use super::sync::{AtomicBool, Mutex, Ordering};
@@ -38,8 +40,8 @@ struct Place<T> {
     called: bool,
 }
 
-/// A slot's place in the line, if it has one.
-pub(crate) type InLine = Option<u32>;
+/// A slot's place in the line, if it has one: the index, all bits turned, which no list makes zero.
+pub(crate) type InLine = Option<NonZeroU32>;
 
 /// What stands where, for statistics.
 #[derive(Clone, Copy, Debug)]
@@ -85,13 +87,13 @@ impl<T: Clone> Total<T> {
     /// Takes a unit for a slot, or lets it stand in line.
     pub(crate) fn take_or_stand(&self, place: &mut InLine, who: impl FnOnce() -> T) -> bool {
         let mut state = self.state.lock();
-        let Some(index) = *place else {
+        let Some(index) = place.map(|place| !place.get()) else {
             if state.try_take() {
                 return true;
             }
             let index = state.line.push(Place { who: who(), called: false });
             state.next = state.next.or(Some(index));
-            *place = Some(index);
+            *place = NonZeroU32::new(!index);
             return false;
         };
         if !state.line.get(index).is_some_and(|place| place.called) {
@@ -110,7 +112,7 @@ impl<T: Clone> Total<T> {
     /// Gives up a slot's place. Returns who is called instead.
     #[must_use]
     pub(crate) fn leave(&self, place: &mut InLine) -> Option<T> {
-        let index = place.take()?;
+        let index = !place.take()?.get();
         let mut state = self.state.lock();
         if state.next == Some(index) {
             state.next = state.line.after(index);
