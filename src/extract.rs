@@ -60,7 +60,10 @@ impl<B> KeyExtractor<B> for ExtensionOrHost {
         if let Some(key) = request.extensions().get::<SlotKey>() {
             return Extracted::Key(key.into());
         }
-        Extracted::Key(host(request).map_or(KeyRef::name(""), KeyRef::from))
+        if let Some(host) = host_of_uri(request) {
+            return Extracted::Key(host.into());
+        }
+        Extracted::Key(host_header(request).map_or(KeyRef::name(""), KeyRef::from))
     }
 }
 
@@ -73,12 +76,17 @@ where
     }
 }
 
-#[inline]
+#[cfg(any(feature = "domain", feature = "resolve"))]
 pub(crate) fn host<B>(request: &Request<B>) -> Option<Host<'_>> {
-    let authority = request.uri().authority();
-    authority.and_then(|authority| Host::in_authority(authority.as_str())).or_else(|| host_header(request))
+    host_of_uri(request).or_else(|| host_header(request))
 }
 
+#[inline]
+fn host_of_uri<B>(request: &Request<B>) -> Option<Host<'_>> {
+    Host::in_authority(request.uri().authority()?.as_str())
+}
+
+#[inline(never)]
 fn host_header<B>(request: &Request<B>) -> Option<Host<'_>> {
     let mut values = request.headers().get_all(header::HOST).iter();
     let value = values.next()?;
