@@ -186,11 +186,7 @@ impl Place {
 
     #[inline]
     pub(super) fn phase(self) -> Phase {
-        match self.0 >> Self::PHASE & 0b11 {
-            0 => Phase::Connection,
-            1 => Phase::Headers,
-            _ => Phase::Body,
-        }
+        [Phase::Connection, Phase::Headers, Phase::Body, Phase::Body][(self.0 >> Self::PHASE & 0b11) as usize]
     }
 
     #[inline]
@@ -201,11 +197,8 @@ impl Place {
     /// What it counts as when it is dropped.
     #[inline]
     pub(super) fn outcome(self) -> Outcome {
-        match self.0 >> Self::OUTCOME {
-            0 => Outcome::Finished,
-            1 => Outcome::Failed,
-            _ => Outcome::Cancelled,
-        }
+        use Outcome::{Cancelled, Failed, Finished};
+        [Finished, Failed, Cancelled, Cancelled][(self.0 >> Self::OUTCOME & 0b11) as usize]
     }
 
     #[inline]
