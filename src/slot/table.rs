@@ -118,7 +118,7 @@ impl Table {
         hasher.write(name);
         let hash = hasher.finish();
         // The one half of the hash, taken as a fraction, of their number.
-        let shard = (hash >> 32) * self.shards.len() as u64 >> 32;
+        let shard = ((hash >> 32) * self.shards.len() as u64) >> 32;
         (&self.shards[shard as usize], hash as u32)
     }
 
