@@ -22,13 +22,12 @@ pub(crate) struct Connecting {
     allow(unused_variables, clippy::unused_self, clippy::needless_pass_by_ref_mut)
 )]
 impl Connecting {
-    /// Has the client tell: the permit waits for the connection from its start on.
+    /// Has the client tell, if somebody wants to know: the permit waits for the connection from its start on.
     #[cold]
     pub(crate) fn ask<B>(&mut self, request: &mut Request<B>, permit: &mut SlotPermit, timed: bool) {
         #[cfg(feature = "connection")]
-        {
+        if permit.awaits_connection(timed) {
             self.capture = Some(hyper_util::client::legacy::connect::capture_connection(request));
-            permit.awaits_connection(timed);
         }
     }
 

@@ -161,6 +161,23 @@ async fn statistics_need_no_timings() {
     assert_eq!(parts(times(layer.slots())), [2, 3, 4].map(|n| n * SECOND));
 }
 
+/// V1, V2: what nobody would be told is not asked for; the question goes to the client with the request.
+#[tokio::test]
+async fn the_client_is_asked_only_where_somebody_wants_to_know() {
+    let questions = service_fn(async |request: Request<Empty<Bytes>>| {
+        Ok::<_, io::Error>(Response::new(request.extensions().len().to_string()))
+    });
+    for (statistics, timings, expected) in
+        [(false, false, "0"), (false, true, "1"), (true, false, "1"), (true, true, "1")]
+    {
+        let config = SlotConfig::builder().statistics(statistics).build().unwrap();
+        let layer = SlotLayer::new(config).connection_times(true).timings(timings);
+        let response = layer.layer(questions).oneshot(get()).await.unwrap();
+        let asked = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(asked, expected, "statistics {statistics}, timings {timings}");
+    }
+}
+
 /// B2, V1: a connection that never comes is what the time went to, while it lasts and afterwards.
 #[tokio::test(start_paused = true)]
 async fn a_failed_connection_counts_as_waiting_for_it() {

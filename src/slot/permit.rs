@@ -86,12 +86,14 @@ impl SlotPermit {
     }
 
     /// Headers => Connection, as if from the start: the client will tell when it has one. Not without statistics,
-    /// unless it is `wanted`.
+    /// unless it is `wanted`; returns whether it did.
     #[cfg(feature = "connection")]
-    pub(crate) fn awaits_connection(&mut self, wanted: bool) {
-        if wanted || self.slot.common().statistics {
+    pub(crate) fn awaits_connection(&mut self, wanted: bool) -> bool {
+        let timed = wanted || self.slot.common().statistics;
+        if timed {
             self.correct(Phase::Connection);
         }
+        timed
     }
 
     /// Connection => Headers. Returns how long it took to get one, in nanoseconds.
