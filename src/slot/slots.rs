@@ -62,7 +62,7 @@ pin_project! {
     pub struct Sweeper {
         slots: WeakSlots,
         #[pin]
-        sleep: Option<Sleep>,
+        rest: Option<Sleep>,
     }
 }
 
@@ -284,7 +284,7 @@ impl Slots {
 
     /// Returns a future to spawn, if slots should be recycled although no request comes.
     pub fn sweeper(&self) -> Sweeper {
-        Sweeper { slots: self.downgrade(), sleep: None }
+        Sweeper { slots: self.downgrade(), rest: None }
     }
 
     // --- within the crate
@@ -324,8 +324,16 @@ impl fmt::Debug for Slots {
 // === impl WeakSlots ===
 
 impl WeakSlots {
-    pub(crate) fn upgrade(&self) -> Option<Slots> {
-        self.0.upgrade().map(|table| Slots { table })
+    /// The slots once the `rest` is over, unless the last handle to them is gone.
+    pub(crate) fn poll_after(
+        &self,
+        rest: Pin<&mut Option<Sleep>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Slots>> {
+        if let Some(rest) = rest.as_pin_mut() {
+            ready!(rest.poll(cx));
+        }
+        Poll::Ready(self.0.upgrade().map(|table| Slots { table }))
     }
 }
 
@@ -336,14 +344,11 @@ impl Future for Sweeper {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
-        loop {
-            if let Some(sleep) = this.sleep.as_mut().as_pin_mut() {
-                ready!(sleep.poll(cx));
-            }
-            let Some(Slots { table }) = this.slots.upgrade() else { return Poll::Ready(()) };
+        while let Some(Slots { table }) = ready!(this.slots.poll_after(this.rest.as_mut(), cx)) {
             let rest = Duration::from_nanos(table.sweep_piece()).clamp(SHORTEST_REST, LONGEST_REST);
-            this.sleep.set(Some(sleep(rest)));
+            this.rest.set(Some(sleep(rest)));
         }
+        Poll::Ready(())
     }
 }
 

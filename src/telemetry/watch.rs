@@ -39,7 +39,7 @@ pin_project! {
         // How many waited the last time, and how often in a row it was more than before.
         queues: HashMap<SlotKey, (usize, u32)>,
         #[pin]
-        sleep: Option<Sleep>,
+        rest: Option<Sleep>,
     }
 }
 
@@ -81,7 +81,7 @@ impl Default for Watch {
 impl Slots {
     /// Returns a future to spawn that sets the gauges and warns, every period. See [`telemetry`](crate::telemetry).
     pub fn watch(&self, watch: Watch) -> Watching {
-        Watching { slots: self.downgrade(), watch, queues: HashMap::new(), sleep: None }
+        Watching { slots: self.downgrade(), watch, queues: HashMap::new(), rest: None }
     }
 
     /// Sets the gauges now.
@@ -99,14 +99,11 @@ impl Future for Watching {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
-        loop {
-            if let Some(sleep) = this.sleep.as_mut().as_pin_mut() {
-                ready!(sleep.poll(cx));
-            }
-            let Some(slots) = this.slots.upgrade() else { return Poll::Ready(()) };
+        while let Some(slots) = ready!(this.slots.poll_after(this.rest.as_mut(), cx)) {
             this.watch.look(&slots, this.queues);
-            this.sleep.set(Some(sleep(this.watch.period)));
+            this.rest.set(Some(sleep(this.watch.period)));
         }
+        Poll::Ready(())
     }
 }
 
