@@ -22,20 +22,23 @@ const LAST_CONNECTION: Duration = Duration::from_secs(10);
 /// closed, drained and recycled.
 pub(crate) async fn check(slots: &Slots, ledger: &Ledger, seen: &Seen) -> Result<(), BoxError> {
     let snapshot = slots.snapshot();
-    let mut counts = snapshot.recycled.counts;
+    let recycled = snapshot.recycled.counts;
+    add_up("recycled slots", recycled, 0, 0);
     for slot in &snapshot.slots {
         rule!(slot.in_flight == 0 && slot.waiting == 0, "after the end: {slot:?}");
-        add(&mut counts, slot.counts);
+        add_up(slot.key.as_str(), slot.counts, 0, 0);
     }
     rule!(snapshot.total.in_flight == 0 && snapshot.total.line == 0, "after the end: {:?}", snapshot.total);
     rule!(ledger.in_flight() == 0, "after the end: {} in flight", ledger.in_flight());
-    add_up("all slots", counts, 0, 0);
-    same("starts", counts.started, ledger.starts(), 0);
-    same("timed out", counts.timed_out, load(&seen.timed_out), 0);
+    let sum = |count: fn(&Counts) -> u64| {
+        snapshot.slots.iter().map(|slot| count(&slot.counts)).sum::<u64>() + count(&recycled)
+    };
+    same("starts", sum(|counts| counts.started), ledger.starts(), 0);
+    same("timed out", sum(|counts| counts.timed_out), load(&seen.timed_out), 0);
     // Those who were not polled may have been one slot too many already.
     let unpolled = load(&seen.unpolled);
-    same("refused", counts.refused, load(&seen.refused), unpolled);
-    same("asked", counts.asked, load(&seen.requests), unpolled);
+    same("refused", sum(|counts| counts.refused), load(&seen.refused), unpolled);
+    same("asked", sum(|counts| counts.asked), load(&seen.requests), unpolled);
 
     let all = HOSTS * EACH;
     slots.reload(SlotConfig::builder().concurrency(EACH).total_concurrency(all).build()?);
@@ -85,15 +88,4 @@ fn load(counter: &AtomicU64) -> u64 {
 fn same(what: &str, of_slots: u64, seen: u64, more: u64) {
     let range = seen..=seen + more;
     rule!(range.contains(&of_slots), "{what}: {of_slots} by the slots, {seen} were seen");
-}
-
-fn add(sum: &mut Counts, counts: Counts) {
-    sum.asked += counts.asked;
-    sum.started += counts.started;
-    sum.refused += counts.refused;
-    sum.timed_out += counts.timed_out;
-    sum.gone += counts.gone;
-    sum.finished += counts.finished;
-    sum.failed += counts.failed;
-    sum.cancelled += counts.cancelled;
 }
