@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod by_hand;
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,39 +19,9 @@ use tokio::time::{Instant, advance, timeout};
 use tokio_test::task::{Spawn, spawn};
 use tokio_test::{assert_pending, assert_ready, assert_ready_err};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_slot::{
-    Acquire, Counts, Drained, SlotConfig, SlotConfigBuilder, SlotError, SlotErrorKind, SlotLayer, SlotLimits,
-    SlotStats, Slots, UpgradePermit,
-};
+use tower_slot::{Drained, SlotConfig, SlotError, SlotErrorKind, SlotLayer, SlotLimits, UpgradePermit};
 
-fn ms(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
-
-fn slots(config: SlotConfigBuilder) -> Slots {
-    Slots::new(config.build().unwrap())
-}
-
-fn stats(slots: &Slots, key: &str) -> SlotStats {
-    slots.stats(key).unwrap()
-}
-
-/// Asked, started, refused, timed out, gone, finished, failed, cancelled.
-fn row(counts: Counts) -> [u64; 8] {
-    let Counts { asked, started, refused, timed_out, gone, finished, failed, cancelled, .. } = counts;
-    [asked, started, refused, timed_out, gone, finished, failed, cancelled]
-}
-
-/// A waiter that has been polled once, in vain.
-fn waiter(slots: &Slots, key: &'static str) -> Spawn<Acquire> {
-    let mut waiter = spawn(slots.acquire(key));
-    assert_pending!(waiter.poll());
-    waiter
-}
-
-fn request(uri: &str) -> Request<()> {
-    Request::get(uri).body(()).unwrap()
-}
+use by_hand::{millis, queued, request, row, slots, stats};
 
 async fn answer(_: Request<()>) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new(Full::from("body")))
@@ -63,17 +35,17 @@ fn is_closed(error: &SlotError, slot: &str, waited: Duration) -> bool {
 #[tokio::test(start_paused = true)]
 async fn closing_wakes_every_waiter_at_every_gate() {
     let slots = slots(SlotConfig::builder().concurrency(2).total_concurrency(4));
-    slots.configure("paced", SlotLimits::new().delay(ms(1_000))).unwrap();
+    slots.configure("paced", SlotLimits::new().delay(millis(1_000))).unwrap();
     slots.configure("full", SlotLimits::new().concurrency(1).queue_capacity(3)).unwrap();
-    slots.configure("timed", SlotLimits::new().concurrency(1).wait_timeout(ms(1_000))).unwrap();
-    slots.pause("paused", Instant::now() + ms(1_000));
+    slots.configure("timed", SlotLimits::new().concurrency(1).wait_timeout(millis(1_000))).unwrap();
+    slots.pause("paused", Instant::now() + millis(1_000));
     let permits = ["full", "paced", "timed", "free"].map(|key| slots.try_acquire(key).unwrap());
     let keys = ["full", "paced", "timed", "paused", "total", "more"];
     let mut waiters: Vec<_> =
-        keys.iter().flat_map(|key| [(); 3].map(|()| (*key, waiter(&slots, key)))).collect();
+        keys.iter().flat_map(|key| [(); 3].map(|()| (*key, queued(&slots, key)))).collect();
     let reasons = keys.map(|key| stats(&slots, key).reason.unwrap().as_str());
     assert_eq!(reasons, ["concurrency", "pace", "concurrency", "pace", "total", "total"]);
-    advance(ms(5)).await;
+    advance(millis(5)).await;
     assert!(waiters.iter().all(|(_, waiter)| !waiter.is_woken()));
     assert!(!slots.is_closed());
     slots.close();
@@ -84,12 +56,12 @@ async fn closing_wakes_every_waiter_at_every_gate() {
     waiters.reverse();
     for (key, waiter) in &mut waiters {
         let error = assert_ready_err!(waiter.poll());
-        assert!(is_closed(&error, key, ms(5)), "{error:?}");
+        assert!(is_closed(&error, key, millis(5)), "{error:?}");
     }
     for key in keys {
         let seen = stats(&slots, key);
         assert_eq!((seen.waiting, seen.counts.refused, seen.counts.gone), (0, 3, 0), "{key}");
-        assert_eq!(seen.times.waited(), ms(15), "{key}");
+        assert_eq!(seen.times.waited(), millis(15), "{key}");
     }
     // Those in flight go on.
     assert_eq!(slots.snapshot().total.in_flight, 4);
@@ -104,24 +76,24 @@ async fn after_a_close_nobody_starts_and_nothing_undoes_it() {
     let service = SlotLayer::with_slots(slots.clone()).layer(service_fn(answer));
     let response = service.clone().oneshot(request("http://a.test/ok")).await.unwrap();
     let unpolled = slots.acquire("a.test");
-    let mut first = waiter(&slots, "a.test");
+    let mut first = queued(&slots, "a.test");
     drop(response);
     // It was woken to start, and comes too late.
     slots.close();
-    assert!(is_closed(&assert_ready_err!(first.poll()), "a.test", ms(0)));
+    assert!(is_closed(&assert_ready_err!(first.poll()), "a.test", millis(0)));
     slots.configure("a.test", SlotLimits::new().concurrency(9)).unwrap();
     slots.configure_default(SlotLimits::new().concurrency(9)).unwrap();
     slots.configure_total(Some(9)).unwrap();
     slots.resume("a.test");
     slots.close();
-    assert!(is_closed(&unpolled.await.unwrap_err(), "a.test", ms(0)));
+    assert!(is_closed(&unpolled.await.unwrap_err(), "a.test", millis(0)));
     for key in ["a.test", "new"] {
-        assert!(is_closed(&slots.try_acquire(key).unwrap_err(), key, ms(0)));
-        assert!(is_closed(&slots.acquire(key).await.unwrap_err(), key, ms(0)));
+        assert!(is_closed(&slots.try_acquire(key).unwrap_err(), key, millis(0)));
+        assert!(is_closed(&slots.acquire(key).await.unwrap_err(), key, millis(0)));
     }
     let error = service.oneshot(request("http://a.test/ok")).await.unwrap_err();
     let error = error.downcast_ref::<SlotError>().unwrap();
-    assert!(is_closed(error, "a.test", ms(0)));
+    assert!(is_closed(error, "a.test", millis(0)));
     assert_eq!(error.to_string(), "slot \"a.test\": closed");
     assert_eq!(slots.len(), 1, "no new slot was made");
     let snapshot = slots.snapshot();
@@ -187,7 +159,7 @@ async fn drained_ends_with_the_close_when_no_permit_is_out() {
     drop(slots.try_acquire("a").unwrap());
     assert!(!drained.is_woken());
     let permit = slots.try_acquire("a").unwrap();
-    let waits = waiter(&slots, "a");
+    let waits = queued(&slots, "a");
     drop(permit);
     // It waits, but it has no permit.
     slots.close();
@@ -305,7 +277,7 @@ async fn a_waker_that_panics_keeps_nobody_from_hearing_of_a_close_or_a_change() 
     assert_pending!(drained.poll());
 
     // The first of each slot is told of new limits, although they give no room.
-    let told = || slots.configure_default(SlotLimits::new().delay(ms(1)));
+    let told = || slots.configure_default(SlotLimits::new().delay(millis(1)));
     catch_unwind(AssertUnwindSafe(told)).unwrap_err();
     assert!(waiters[16..].iter().all(Spawn::is_woken));
 

@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod by_hand;
+
 use std::future::{Ready, pending, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -15,42 +16,24 @@ use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use tokio::time::advance;
-use tokio_test::task::{Spawn, spawn};
+use tokio_test::task::spawn;
 use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_slot::body::SlotBody;
-use tower_slot::{
-    Acquire, BoxError, Counts, Hold, SlotConfig, SlotConfigBuilder, SlotErrorKind, SlotLayer, Slots,
-};
+use tower_slot::{BoxError, Hold, SlotConfig, SlotErrorKind, SlotLayer, Slots};
+
+use by_hand::{millis, queued, request, row, slots, stats};
 
 type Body = UnsyncBoxBody<Bytes, BoxError>;
 
-fn ms(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
-
-fn slots(config: SlotConfigBuilder) -> Slots {
-    Slots::new(config.build().unwrap())
-}
-
-/// Asked, started, refused, timed out, gone, finished, failed, cancelled: they always add up.
+/// A row of the slot's counts: they always add up.
 fn counts(slots: &Slots, key: &str) -> [u64; 8] {
-    let stats = slots.stats(key).unwrap();
-    let Counts { asked, started, refused, timed_out, gone, finished, failed, cancelled, .. } = stats.counts;
+    let stats = stats(slots, key);
+    let row = row(stats.counts);
+    let [asked, started, refused, timed_out, gone, finished, failed, cancelled] = row;
     assert_eq!(asked, started + refused + timed_out + gone + stats.waiting as u64);
     assert_eq!(started, finished + failed + cancelled + stats.in_flight as u64);
-    [asked, started, refused, timed_out, gone, finished, failed, cancelled]
-}
-
-/// A waiter that has been polled once, in vain.
-fn waiter(slots: &Slots, key: &'static str) -> Spawn<Acquire> {
-    let mut waiter = spawn(slots.acquire(key));
-    assert_pending!(waiter.poll());
-    waiter
-}
-
-fn request(uri: &str) -> Request<()> {
-    Request::get(uri).body(()).unwrap()
+    row
 }
 
 /// Answers as the path says.
@@ -108,7 +91,7 @@ impl Service<Request<()>> for Ill {
 // V1, case 6
 #[tokio::test(start_paused = true)]
 async fn counts_say_what_became_of_everybody() {
-    let slots = slots(SlotConfig::builder().concurrency(1).queue_capacity(1).wait_timeout(ms(10)));
+    let slots = slots(SlotConfig::builder().concurrency(1).queue_capacity(1).wait_timeout(millis(10)));
     let permit = slots.try_acquire("a").unwrap();
     assert_eq!(counts(&slots, "a"), [1, 1, 0, 0, 0, 0, 0, 0]);
     slots.try_acquire("a").unwrap_err();
@@ -116,20 +99,20 @@ async fn counts_say_what_became_of_everybody() {
     let unpolled = slots.acquire("a");
     assert_eq!(counts(&slots, "a"), [2, 1, 1, 0, 0, 0, 0, 0], "nobody has asked");
     drop(unpolled);
-    let mut waits = waiter(&slots, "a");
+    let mut waits = queued(&slots, "a");
     assert_eq!(counts(&slots, "a"), [3, 1, 1, 0, 0, 0, 0, 0], "one waits");
     let error = assert_ready_err!(spawn(slots.acquire("a")).poll());
     assert_eq!(error.kind(), SlotErrorKind::QueueFull);
     assert_eq!(counts(&slots, "a"), [4, 1, 2, 0, 0, 0, 0, 0]);
-    advance(ms(10)).await;
+    advance(millis(10)).await;
     let error = assert_ready_err!(waits.poll());
     assert_eq!(error.kind(), SlotErrorKind::WaitTimeout);
     assert_eq!(counts(&slots, "a"), [4, 1, 2, 1, 0, 0, 0, 0]);
     drop(waits);
     assert_eq!(counts(&slots, "a"), [4, 1, 2, 1, 0, 0, 0, 0], "gone once only");
-    drop(waiter(&slots, "a"));
+    drop(queued(&slots, "a"));
     assert_eq!(counts(&slots, "a"), [5, 1, 2, 1, 1, 0, 0, 0]);
-    let mut waits = waiter(&slots, "a");
+    let mut waits = queued(&slots, "a");
     drop(permit);
     assert_eq!(counts(&slots, "a"), [6, 1, 2, 1, 1, 1, 0, 0]);
     let permit = assert_ready_ok!(waits.poll());

@@ -1,5 +1,5 @@
-//! What the tests of the engine share: futures polled by hand whose wakeups are counted, visits that note when they
-//! started, and a watchdog for what may deadlock.
+//! What the tests of the engine share: short words for slots and what they tell, futures polled by hand whose wakeups
+//! are counted, visits that note when they started, and a watchdog for what may deadlock.
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use http::Request;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_test::task::Spawn;
-use tower_slot::{Acquire, SlotConfig, SlotConfigBuilder, SlotLimits, SlotPermit, Slots};
+use tower_slot::{Acquire, Counts, SlotConfig, SlotConfigBuilder, SlotLimits, SlotPermit, SlotStats, Slots};
 
 pub(crate) fn slots(config: SlotConfigBuilder) -> Slots {
     Slots::new(config.build().unwrap())
@@ -47,6 +48,20 @@ pub(crate) fn taken(n: usize) -> (Slots, Vec<SlotPermit>) {
 /// Which of them were woken.
 pub(crate) fn woken<const N: usize>(waiters: [&Spawn<Acquire>; N]) -> [bool; N] {
     waiters.map(Spawn::is_woken)
+}
+
+pub(crate) fn request(uri: &str) -> Request<()> {
+    Request::get(uri).body(()).unwrap()
+}
+
+pub(crate) fn stats(slots: &Slots, key: &str) -> SlotStats {
+    slots.stats(key).unwrap()
+}
+
+/// Asked, started, refused, timed out, gone, finished, failed, cancelled.
+pub(crate) fn row(counts: Counts) -> [u64; 8] {
+    let Counts { asked, started, refused, timed_out, gone, finished, failed, cancelled, .. } = counts;
+    [asked, started, refused, timed_out, gone, finished, failed, cancelled]
 }
 
 /// How many wait in the slot `key`.
