@@ -64,6 +64,8 @@ pub(crate) async fn start() -> Result<Slots, BoxError> {
         .slot("wiki.test", SlotLimits::new().concurrency(12))
         .build()?;
     let layer = SlotLayer::new(config);
+    #[cfg(feature = "connection")]
+    let layer = layer.connection_times(true);
     let slots = layer.slots().clone();
     let client = Client::builder(TokioExecutor::new()).pool_timer(TokioTimer::new()).build_http();
     let crawler = ServiceBuilder::new().layer(layer).service(client);

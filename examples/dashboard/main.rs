@@ -1,7 +1,8 @@
 //! A page that shows the slots of a running crawl, and lets you pause them and change their limits.
 //!
 //! `cargo run --features serde --example dashboard` crawls a small site of its own, on loopback and without an end, and
-//! prints the address of the page; Ctrl-C ends it. The page gets each snapshot as a server-sent event.
+//! prints the address of the page; Ctrl-C ends it. The page gets each snapshot as a server-sent event. With the feature
+//! `connection` too, the time to a connection is shown apart.
 
 mod control;
 mod crawl;

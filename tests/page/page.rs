@@ -12,6 +12,18 @@ const PHONE: (i64, i64) = (390, 844);
 
 const NAMES: &str = "[...document.querySelectorAll('#rows th')].map((name) => name.textContent)";
 
+const LEGEND: &str =
+    "[...document.querySelectorAll('#legend li:not([hidden])')].map((item) => item.textContent)";
+
+const PHASES: [&str; 6] = [
+    "waiting: slot full",
+    "waiting: pace",
+    "waiting: total full",
+    "to a connection",
+    "to the headers",
+    "in the body",
+];
+
 /// Fails when the page complained of anything.
 async fn end(stage: Stage) -> TestResult {
     assert_eq!(stage.close().await?, [""; 0]);
@@ -24,11 +36,7 @@ async fn rows_appear_and_numbers_move() -> TestResult {
     let names: Vec<String> = stage.get(NAMES).await?;
     assert_eq!(names, ["api.test", "archive.test", "media.test", "news.test", "shop.test", "wiki.test"]);
     assert_eq!(stage.get::<String>("document.querySelector('#link').textContent").await?, "live");
-    let legend: Vec<String> =
-        stage.get("[...document.querySelectorAll('#legend li')].map((item) => item.textContent)").await?;
-    let phases =
-        ["waiting: slot full", "waiting: pace", "waiting: total full", "to the headers", "in the body"];
-    assert_eq!(legend, phases);
+    assert_eq!(stage.get::<Vec<String>>(LEGEND).await?, PHASES, "this client tells of its connections");
 
     let (started, line) = (stage.number("api.test", ".started").await?, part("api.test", ".spark path"));
     let points = format!("{line}.getAttribute('d').split('L').length");
@@ -47,6 +55,44 @@ async fn rows_appear_and_numbers_move() -> TestResult {
     let spoken: String =
         stage.get(&format!("{}.getAttribute('aria-label')", part("shop.test", ".bar"))).await?;
     assert!(spoken.starts_with(&most), "{spoken}");
+    end(stage).await
+}
+
+// V1
+#[tokio::test]
+async fn time_to_a_connection_is_shown_where_a_client_tells_of_it() -> TestResult {
+    let stage = Stage::open("connection", DESK).await?;
+    // The page as it is, and snapshots of our own: nobody connects, and then one slot does for most of its time.
+    let show = |slots: &str| {
+        format!(
+            "(() => {{
+                events.close();
+                const none = {{ concurrency_s: 0, pace_s: 0, total_s: 0, connection_s: 0, headers_s: 0, body_s: 0 }};
+                const slots = [...rows.values()].map(({{ slot }}) => slot);
+                for (const slot of slots) slot.times = {{ ...slot.times, connection_s: 0 }};
+                {slots}
+                const snapshot = {{ slots, recycled: {{ slots: 0, times: none }}, total: {{ in_flight: 0, limit: 14, line: 0 }} }};
+                for (const row of rows.values()) row.past = [];
+                events.dispatchEvent(new MessageEvent('snapshot', {{ data: JSON.stringify(snapshot) }}));
+                return true;
+            }})()"
+        )
+    };
+    stage.get::<bool>(&show("")).await?;
+    let (before, after) = PHASES.split_at(3);
+    assert_eq!(stage.get::<Vec<String>>(LEGEND).await?, [before, &after[1..]].concat());
+    let most =
+        "slots.find(({ key }) => key === 'news.test').times = { ...none, connection_s: 3, headers_s: 1 };";
+    stage.get::<bool>(&show(most)).await?;
+    assert_eq!(stage.get::<Vec<String>>(LEGEND).await?, PHASES);
+    assert_eq!(stage.cell("news.test", ".most").await?, "75 % connection");
+    let bar = part("news.test", ".bar");
+    let spoken: String = stage.get(&format!("{bar}.getAttribute('aria-label')")).await?;
+    assert_eq!(spoken, "75 % connection, 25 % headers");
+    let widths = format!("[...{bar}.children].map((share) => share.style.width)");
+    let widths: Vec<String> = stage.get(&widths).await?;
+    assert_eq!(widths, ["0%", "0%", "0%", "75%", "25%", "0%"]);
+    stage.picture("desk-connection").await?;
     end(stage).await
 }
 
