@@ -41,7 +41,7 @@ async fn big<B>(request: Request<B>) -> Answer {
 
 // S5
 #[test]
-fn a_response_future_is_at_most_216_bytes_larger_than_the_larger_of_what_it_wraps() {
+fn a_response_future_is_at_most_232_bytes_larger_than_the_larger_of_what_it_wraps() {
     let seen = [
         beyond((), at_once),
         beyond((), later),
@@ -52,7 +52,7 @@ fn a_response_future_is_at_most_216_bytes_larger_than_the_larger_of_what_it_wrap
         beyond([0_u64; 1_000], at_once),
     ];
     println!("beyond: {seen:?}");
-    assert!(seen.iter().all(|beyond| *beyond <= 216), "{seen:?}");
+    assert!(seen.iter().all(|beyond| *beyond <= 232), "{seen:?}");
 }
 
 // B1, B3
