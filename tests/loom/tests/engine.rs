@@ -4,7 +4,8 @@
 //! lost is a deadlock, which loom reports. Nothing here waits for time.
 #![cfg(loom)]
 
-use std::future::Future;
+use std::convert::Infallible;
+use std::future::{Future, ready};
 use std::pin::pin;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -12,7 +13,10 @@ use std::time::Duration;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use tower_slot::{SlotConfig, SlotConfigBuilder, SlotErrorKind, SlotLimits, Slots};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_slot::{
+    Counts, SlotConfig, SlotConfigBuilder, SlotErrorKind, SlotLayer, SlotLimits, SlotStats, Slots,
+};
 
 /// Never above `limit` at once.
 #[derive(Clone)]
@@ -248,5 +252,63 @@ fn trying_takes_nothing_from_those_who_wait() {
             pin!(slots.acquire("a")).poll(&mut Context::from_waker(Waker::noop())),
             Poll::Ready(Ok(_))
         ));
+    });
+}
+
+/// Sends a request to the host "a", whose headers come at once, and lets its body go unread.
+fn request(slots: &Slots) {
+    let service = service_fn(|_| ready(Ok::<_, Infallible>(http::Response::new(String::from("body")))));
+    let request = http::Request::get("http://a/").body(()).unwrap();
+    drop(block_on(SlotLayer::with_slots(slots.clone()).layer(service).oneshot(request)).unwrap());
+}
+
+/// Looks at the slot "a", if it is there, and sees that its counts add up.
+fn look(slots: &Slots) -> Option<SlotStats> {
+    let stats = slots.stats("a")?;
+    let Counts { asked, started, cancelled, .. } = stats.counts;
+    assert_eq!((asked, started), (started + stats.waiting as u64, cancelled + stats.in_flight as u64));
+    Some(stats)
+}
+
+/// V1: the headers come without the lock, while somebody looks and the permit goes back.
+#[test]
+fn whoever_looks_finds_each_moment_of_a_request_in_one_phase() {
+    model(|| {
+        let slots = slots(|config| config);
+        let looks = {
+            let slots = slots.clone();
+            thread::spawn(move || look(&slots))
+        };
+        request(&slots);
+        let seen = looks.join().unwrap();
+        let after = look(&slots).unwrap();
+        assert_eq!((after.counts.cancelled, after.times), (1, after.longest));
+        let Some(seen) = seen.filter(|seen| seen.counts.started > 0) else { return };
+        let times = seen.times;
+        if seen.in_flight == 0 {
+            assert_eq!(times, after.times);
+            return;
+        }
+        assert_eq!(Some(times.headers + times.body), seen.oldest_permit);
+        // Once in the body nothing is added to the time to the headers.
+        assert!(times.body.is_zero() || times.headers == after.times.headers);
+    });
+}
+
+/// V1: two requests, at the same time or one after the other, and whoever looks.
+#[test]
+fn times_of_two_requests_are_added_up_and_none_is_lost() {
+    model(|| {
+        let slots = slots(|config| config.concurrency(2));
+        let other = spawn(&slots, |slots| request(&slots));
+        let looks = spawn(&slots, |slots| drop(look(&slots)));
+        request(&slots);
+        other.join().unwrap();
+        looks.join().unwrap();
+        let SlotStats { counts, times, longest, .. } = look(&slots).unwrap();
+        assert_eq!(counts.cancelled, 2);
+        for (times, longest) in [(times.headers, longest.headers), (times.body, longest.body)] {
+            assert!((longest..=2 * longest).contains(&times), "{times:?}, the longest {longest:?}");
+        }
     });
 }
