@@ -21,6 +21,7 @@ use crate::schedule::NAMES;
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) key: usize,
+    pub(crate) timings: bool,
     pub(crate) hold: Option<Hold>,
     pub(crate) upgrade: Option<Upgrade>,
     pub(crate) ready: Act,
@@ -128,9 +129,11 @@ impl Script {
         ];
         let body = (proptest::collection::vec(Turn::any(), 0..5), Claim::any())
             .prop_map(|(turns, claim)| Frames { turns: turns.into(), claim });
-        (0..NAMES.len(), hold, upgrade, Act::any(), prop::bool::weighted(0.05), Act::any(), body).prop_map(
-            |(key, hold, upgrade, ready, call_panics, answer, body)| Self {
+        let asked = (0..NAMES.len(), any::<bool>(), hold, upgrade);
+        (asked, Act::any(), prop::bool::weighted(0.05), Act::any(), body).prop_map(
+            |((key, timings, hold, upgrade), ready, call_panics, answer, body)| Self {
                 key,
+                timings,
                 hold,
                 upgrade,
                 ready,

@@ -17,7 +17,9 @@ pub(crate) struct Traffic {
     timeout: Option<u64>,
     capacity: Option<usize>,
     pub(crate) hold: Hold,
-    pub(crate) timings: bool,
+    pub(crate) statistics: bool,
+    /// After how many steps somebody looks at the slots: what is told without a lock waits until then.
+    pub(crate) looks: usize,
     pub(crate) steps: Vec<Move>,
 }
 
@@ -46,15 +48,17 @@ impl Traffic {
         let some = |most: usize| prop_oneof![Just(None), (0..most).prop_map(Some)];
         let limits = (1..4_usize, some(3), prop_oneof![2 => Just(0), 1 => 0..4_u64], some(8), some(4));
         let hold = prop_oneof![3 => Just(Hold::Body), 1 => Just(Hold::Headers)];
-        (limits, hold, any::<bool>(), proptest::collection::vec(Move::any(), 1..=steps)).prop_map(
-            |((concurrency, total, delay, timeout, capacity), hold, timings, steps)| Self {
+        let sight = (prop_oneof![4 => Just(true), 1 => Just(false)], prop_oneof![Just(1), 2..20_usize]);
+        (limits, hold, sight, proptest::collection::vec(Move::any(), 1..=steps)).prop_map(
+            |((concurrency, total, delay, timeout, capacity), hold, (statistics, looks), steps)| Self {
                 concurrency,
                 total: total.map(|total| total + 1),
                 delay,
                 timeout: timeout.map(|timeout| timeout as u64),
                 capacity,
                 hold,
-                timings,
+                statistics,
+                looks,
                 steps,
             },
         )
@@ -65,6 +69,7 @@ impl Traffic {
             .concurrency(self.concurrency)
             .delay(Duration::from_millis(self.delay))
             .hold(self.hold)
+            .statistics(self.statistics)
             .max_slots(64);
         if let Some(total) = self.total {
             config = config.total_concurrency(total);
@@ -81,9 +86,9 @@ impl Traffic {
 
 impl fmt::Display for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { concurrency, total, delay, timeout, capacity, hold, timings, steps } = self;
+        let Self { concurrency, total, delay, timeout, capacity, hold, statistics, looks, steps } = self;
         writeln!(f, "concurrency {concurrency}, total {total:?}, delay {delay}, timeout {timeout:?}")?;
-        writeln!(f, "capacity {capacity:?}, hold {hold:?}, timings {timings}")?;
+        writeln!(f, "capacity {capacity:?}, hold {hold:?}, statistics {statistics}, looks {looks}")?;
         steps.iter().enumerate().try_for_each(|(at, step)| writeln!(f, "{at:3} {step:?}"))
     }
 }
