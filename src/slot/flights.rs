@@ -132,6 +132,7 @@ mod tests {
                 let (index, started) = model.remove(rng.usize(..model.len()));
                 assert_eq!(flights.since(index), Some(started));
                 assert_eq!(flights.pass_on(index, now), Some(started));
+                assert_eq!(flights.since(index), Some(now));
                 assert_eq!(flights.remove(index), Some(now));
                 assert_eq!(
                     [flights.since(index), flights.pass_on(index, now), flights.remove(index)],

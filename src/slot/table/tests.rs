@@ -82,6 +82,29 @@ fn no_request_looks_at_more_than_64_slots_and_all_are_looked_at_in_turn() {
     assert_eq!(visited(&slots).len(), 0, "nothing is due");
 }
 
+// G3
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes")]
+fn one_round_comes_to_every_shard_however_many_there_are_and_wherever_it_begins() {
+    const FEW: usize = 300;
+    for shards in [8, 9, 12, 64, 65, 1365] {
+        let config = SlotConfig::builder().max_slots(shards * SLOTS_PER_SHARD).idle_timeout(Duration::ZERO);
+        let table = Table::new(&config.build().unwrap());
+        assert_eq!(table.shards.len(), shards);
+        // Each piece ends with 64 shards or with 64 slots; the first and the last shard may be cut in two.
+        let pieces = shards.div_ceil(recycle::SHARDS_PER_PIECE) + FEW / PIECE + 2;
+        for round in 0..5 {
+            for n in 0..FEW {
+                table.find_or_insert(&SlotKey::from(n.to_string())).unwrap();
+            }
+            for _ in 0..pieces {
+                table.sweep_piece();
+            }
+            assert_eq!(table.len(), 0, "{shards} shards, round {round}");
+        }
+    }
+}
+
 // V1
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes")]
