@@ -16,7 +16,7 @@ use tower_slot::{
     Hold, Phases, SlotConfig, SlotErrorKind, SlotKey, SlotLayer, SlotLimits, SlotTimings, Slots, WaitReason,
 };
 
-use by_hand::{millis, queued, request, row, slots, stats};
+use by_hand::{millis, queued, request, row, secs, slots, stats};
 
 /// In milliseconds: concurrency, pace, total, headers, body.
 fn phases(times: Phases) -> [u128; 5] {
@@ -111,6 +111,24 @@ async fn the_time_of_all_who_wait_is_summed_wherever_they_leave() {
     let waited = stats(&slots, "a").times;
     assert_eq!(waited.waited(), millis(140));
     assert_eq!(WaitReason::ALL.map(|reason| waited.waited_for(reason)), [millis(80), millis(60), millis(0)]);
+}
+
+// V1: a hundred thousand who wait for two days have waited longer than 64 bits of nanoseconds can say.
+#[tokio::test(start_paused = true)]
+async fn the_time_of_many_for_long_is_summed_in_full() {
+    let slots = slots(SlotConfig::builder().concurrency(1));
+    let year = secs(365 * 24 * 3_600);
+    let permit = slots.try_acquire("a").unwrap();
+    let waiters: Vec<_> = (0..1_000).map(|_| queued(&slots, "a")).collect();
+    advance(year).await;
+    assert_eq!(stats(&slots, "a").times.concurrency, 1_000 * year);
+    drop(waiters);
+    assert_eq!(stats(&slots, "a").times.waited(), 1_000 * year);
+    drop(permit);
+    advance(secs(60)).await;
+    slots.retain_recent();
+    let recycled = slots.snapshot().recycled;
+    assert_eq!((recycled.slots, recycled.times.concurrency, recycled.longest.body), (1, 1_000 * year, year));
 }
 
 // V1

@@ -184,6 +184,8 @@ struct Stays {
     longest: u64,
 }
 
+const NANOS: u128 = 1_000_000_000;
+
 // === impl Outcome ===
 
 impl Outcome {
@@ -275,11 +277,10 @@ impl Tally {
     }
 
     pub(crate) fn longest(&self) -> Phases {
-        self.phases(|stays| stays.longest)
+        self.phases(|stays| Duration::from_nanos(stays.longest))
     }
 
-    fn phases(&self, nanos: impl Fn(&Stays) -> u64) -> Phases {
-        let phase = |stays| Duration::from_nanos(nanos(stays));
+    fn phases(&self, phase: impl Fn(&Stays) -> Duration) -> Phases {
         let rare = self.rare.as_deref().cloned().unwrap_or_default();
         Phases {
             concurrency: phase(&rare.concurrency),
@@ -353,16 +354,18 @@ impl Stays {
 
     #[inline]
     fn add_nanos(&mut self, nanos: i128) {
-        // Ten thousand million requests at a time for 250 years fit.
+        // As many inside as can be counted, for 250 years, fit.
         let sum = self.nanos().wrapping_add(nanos);
         (self.low, self.high) = (sum as u64, (sum >> 64) as i32);
     }
 
     /// Whoever is inside counts as if it left now.
-    fn time(&self, now: Tick) -> u64 {
+    fn time(&self, now: Tick) -> Duration {
         let nanos = self.nanos() + i128::from(self.inside) * i128::from(now.nanos());
         // Clocks of two threads may differ by a hair; a sum never shows less than nothing.
-        u64::try_from(nanos.max(0)).unwrap_or(u64::MAX)
+        let nanos = nanos.max(0) as u128;
+        // Many who wait for long have more nanoseconds than 64 bits hold, but never so many seconds.
+        Duration::new((nanos / NANOS) as u64, (nanos % NANOS) as u32)
     }
 
     /// Adds stays that are over.
