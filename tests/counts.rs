@@ -22,7 +22,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_slot::body::SlotBody;
 use tower_slot::{BoxError, Hold, SlotConfig, SlotErrorKind, SlotLayer, Slots};
 
-use by_hand::{millis, queued, request, row, slots, stats};
+use by_hand::{millis, queued, request, row, secs, slots, stats};
 
 type Body = UnsyncBoxBody<Bytes, BoxError>;
 
@@ -201,4 +201,10 @@ async fn a_start_is_finished_failed_or_cancelled_exactly_once() {
     body.frame().await.unwrap().unwrap();
     drop(body);
     assert_eq!(ended(), [3, 6, 4], "body dropped in the middle");
+
+    let last = counts(&slots, "a.test");
+    advance(secs(60)).await;
+    slots.retain_recent();
+    let recycled = slots.snapshot().recycled;
+    assert_eq!((recycled.slots, row(recycled.counts)), (1, last), "added to those of slots that are no more");
 }

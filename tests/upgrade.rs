@@ -161,6 +161,21 @@ fn a_permit_that_is_taken_before_the_response_stays_with_whoever_took_it() {
     assert_eq!(ended(layer.slots(), "a.test"), [1, 0, 0]);
 }
 
+/// B4, V1: whoever has taken it is in the body from then on.
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_was_taken_shows_since_when_in_debug() {
+    let (mut client, layer, handles) = serve(Handler::Keeps);
+    let mut call = spawn(client.call(plan(websocket(), switched().after(9 * SECOND))));
+    assert_pending!(call.poll());
+    advance(2 * SECOND).await;
+    let (permit, taken) = (only(&handles).take().unwrap(), tokio::time::Instant::now());
+    advance(3 * SECOND).await;
+    let text = format!("{permit:?}");
+    assert!(text.contains(&format!("since: {taken:?}")), "{text}");
+    let times = layer.slots().stats("a.test").unwrap().times;
+    assert_eq!((times.headers, times.body), (2 * SECOND, 3 * SECOND));
+}
+
 /// B4.
 #[test]
 fn a_permit_that_is_taken_and_given_back_before_the_response_is_gone() {

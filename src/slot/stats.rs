@@ -407,3 +407,20 @@ impl Phases {
         self.concurrency.saturating_add(self.pace).saturating_add(self.total)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // V1
+    #[test]
+    fn a_sum_never_shows_less_than_nothing() {
+        let mut tally = Tally::default();
+        let [early, late] = [1_000, 2_000].map(Tick::new);
+        tally.enter(Phase::Body, late);
+        assert_eq!(tally.times(early).body, Duration::ZERO);
+        tally.leave_after(Phase::Body, 0, early);
+        assert_eq!(tally.times(late).body, Duration::ZERO);
+        assert_eq!(tally.longest(), Phases::default());
+    }
+}

@@ -105,6 +105,21 @@ fn one_round_comes_to_every_shard_however_many_there_are_and_wherever_it_begins(
     }
 }
 
+#[test]
+fn which_shard_it_is_says_nothing_of_the_hash_in_there() {
+    let table = Table::new(&SlotConfig::builder().max_slots(MANY).build().unwrap());
+    let names = (0..MANY).map(|n| n.to_string());
+    let hashes = names.map(|name| {
+        let (shard, hash) = table.shard(name.as_bytes());
+        (table.shards.iter().position(|it| std::ptr::eq(it, shard)).unwrap() as u64, hash)
+    });
+    let halves = |shard: u64| shard * 2 / table.shards.len() as u64;
+    // Of names in each half of the shards, about half have a hash in the upper half.
+    let mut seen = [[0; 2]; 2];
+    hashes.for_each(|(shard, hash)| seen[halves(shard) as usize][(hash >> 31) as usize] += 1);
+    assert!(seen.as_flattened().iter().all(|n| (MANY / 5..MANY * 3 / 10).contains(n)), "{seen:?}");
+}
+
 // V1
 #[test]
 #[cfg_attr(miri, ignore = "takes minutes")]
