@@ -149,6 +149,33 @@ fn who_looks_at_all_slots_has_no_lock_meanwhile_and_takes_64_at_a_time() {
     assert_eq!(most, 64);
 }
 
+// G4
+#[test]
+fn to_make_room_one_slot_that_counts_goes_and_no_other_before_its_time() {
+    let named = |config: crate::SlotConfigBuilder| {
+        let limits = crate::SlotLimits::new();
+        (0..50).fold(config, |config, n| config.slot(format!("named {n}"), limits.clone()))
+    };
+    let fill = |config: crate::SlotConfigBuilder| {
+        let table = Table::new(&named(config.max_slots(10)).build().unwrap());
+        for key in (0..10).map(|n| n.to_string()).chain((0..50).map(|n| format!("named {n}"))) {
+            table.slot(key.as_str().into()).unwrap();
+        }
+        table
+    };
+    for sweep_at in [u64::MAX, 0] {
+        let table = fill(SlotConfig::builder());
+        table.common.sweep_at.store(sweep_at, Ordering::Relaxed);
+        table.slot("new".into()).unwrap();
+        assert_eq!(table.len(), 60);
+        // Named ones that have been idle for long enough go as well, but make no room.
+        let table = fill(SlotConfig::builder().idle_timeout(Duration::ZERO));
+        table.common.sweep_at.store(sweep_at, Ordering::Relaxed);
+        table.slot("new".into()).unwrap();
+        assert!(table.find("new".into()).is_some());
+    }
+}
+
 // G4, on real threads
 #[test]
 fn the_number_of_slots_is_never_above_the_bound_nor_above_its_count() {
@@ -226,4 +253,10 @@ fn storage_goes_with_the_piece_that_leaves_it_unused() {
             assert!(shard.capacity() <= 4 * shard.len().max(4), "{}", shard.capacity());
         }
     }
+    // And when all go at once.
+    for n in 0..MANY {
+        table.find_or_insert(&SlotKey::from(n.to_string())).unwrap();
+    }
+    table.retain_recent();
+    assert!(table.shards.iter().all(|shard| shard.lock().capacity() <= 16));
 }
