@@ -187,6 +187,30 @@ fn the_slot_is_free_when_a_future_resolves_with_an_error_although_it_is_kept() {
     assert_eq!(ended(&slots, "a.test"), [0, 2, 0]);
 }
 
+/// B2: nor does a finished future keep the request, however it failed.
+#[test]
+fn a_future_that_has_failed_keeps_nothing_of_its_request() {
+    let (mut client, slots, inner) = narrow();
+    slots.configure("a.test", SlotLimits::new().queue_capacity(0)).unwrap();
+    let mut fail = |answer| {
+        let (mut request, kept) = (planned("a.test", answer), Arc::new(()));
+        request.extensions_mut().insert(kept.clone());
+        let mut call = spawn(client.call(request));
+        let error = assert_ready_err!(call.poll());
+        assert!(format!("{call:?}").contains("Done"), "{error}");
+        assert_eq!(Arc::strong_count(&kept), 1, "{error}");
+        call
+    };
+    let held = slots.try_acquire("a.test").unwrap();
+    let refused = fail(Answer::Never);
+    drop(held);
+    let failed = fail(Answer::Error);
+    inner.set_readiness(Readiness::Error);
+    let never_ready = fail(Answer::Never);
+    assert_eq!(ended(&slots, "a.test"), [1, 2, 0]);
+    drop([refused, failed, never_ready]);
+}
+
 /// B2: and whoever waits behind it is woken in that moment.
 #[test]
 fn an_error_of_the_inner_service_wakes_the_next_request() {
