@@ -192,6 +192,9 @@ impl Wake for Forward {
 
 // --- watchdog
 
+/// Longer than anything takes; Miri takes hundreds of times as long.
+const ENOUGH: Duration = secs(if cfg!(miri) { 600 } else { 20 });
+
 /// Runs `f` on a thread of its own and fails if it does not come to its end.
 #[track_caller]
 pub(crate) fn must_not_hang(f: impl FnOnce() + Send + 'static) {
@@ -200,7 +203,7 @@ pub(crate) fn must_not_hang(f: impl FnOnce() + Send + 'static) {
         let _ended = ended;
         f();
     });
-    match end.recv_timeout(secs(20)) {
+    match end.recv_timeout(ENOUGH) {
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("deadlock"),
         _ => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
     }
