@@ -244,28 +244,6 @@ fn a_waker_whose_clone_changes_the_slot_has_its_waiter_look_anew() {
     });
 }
 
-/// A waker that panics, and the panic hook does not see it.
-struct Panicking;
-
-impl Wake for Panicking {
-    fn wake(self: Arc<Self>) {
-        resume_unwind(Box::new("woken"));
-    }
-}
-
-// Q5
-#[test]
-fn a_waker_that_panics_keeps_the_slot_that_is_called_at_the_total_from_nothing() {
-    let slots = slots(SlotConfig::builder().concurrency(1).total_concurrency(2));
-    let (permit, _other) = (slots.try_acquire("a").unwrap(), slots.try_acquire("b").unwrap());
-    let mut first = Box::pin(slots.acquire("a"));
-    assert_pending!(poll(&mut first, &Arc::new(Panicking).into()));
-    let called = queued(&slots, "c");
-    let panic = catch_unwind(AssertUnwindSafe(|| drop(permit))).unwrap_err();
-    assert_eq!(panic.downcast_ref(), Some(&"woken"));
-    assert!(called.is_woken());
-}
-
 // Q4
 #[test]
 fn a_waker_whose_clone_panics_leaves_no_place_in_the_queue_nor_in_the_line() {
