@@ -44,7 +44,9 @@ fn is_there(slots: &Slots, key: &str) -> bool {
 #[tokio::test(start_paused = true)]
 async fn a_slot_goes_when_it_was_left_for_the_idle_timeout() {
     let slots = slots(SlotConfig::builder());
+    assert!(slots.is_empty());
     let permit = slots.try_acquire("a").unwrap();
+    assert!(!slots.is_empty());
     advance(secs(40)).await;
     drop(permit);
     advance(secs(60) - MS).await;

@@ -137,3 +137,17 @@ fn reject_with_keeps_the_inner_services_error() {
     assert_eq!(error, Broken("inner"));
     assert_eq!(ended(layer.slots(), "a.test"), [0, 1, 0]);
 }
+
+/// Q2: only a moment that is to come is told as the earliest start.
+#[tokio::test(start_paused = true)]
+async fn the_earliest_start_is_told_until_it_is_there() {
+    let layer = layer(SlotConfig::builder().concurrency(1).delay(SECOND).queue_capacity(0));
+    let _permit = layer.slots().try_acquire("a.test").unwrap();
+    let start = Instant::now() + SECOND;
+    let earliest = || layer.slots().try_acquire("a.test").unwrap_err().earliest_start();
+    assert_eq!(earliest(), Some(start));
+    advance(SECOND - Duration::from_millis(1)).await;
+    assert_eq!(earliest(), Some(start));
+    advance(Duration::from_millis(1)).await;
+    assert_eq!(earliest(), None);
+}

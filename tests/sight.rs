@@ -238,6 +238,19 @@ async fn stats_tell_limits_ages_next_start_and_pause() {
     drop((second, third));
 }
 
+// V1
+#[tokio::test(start_paused = true)]
+async fn the_reason_goes_with_the_last_one_who_waits() {
+    let slots = slots(SlotConfig::builder().concurrency(1));
+    let permit = slots.try_acquire("a").unwrap();
+    let first = queued(&slots, "a");
+    assert_eq!(stats(&slots, "a").reason, Some(WaitReason::Concurrency));
+    drop(first);
+    let seen = stats(&slots, "a");
+    assert_eq!((seen.in_flight, seen.waiting, seen.reason), (1, 0, None));
+    drop(permit);
+}
+
 // V1, Q6
 #[tokio::test(start_paused = true)]
 async fn a_first_waiter_that_was_woken_and_is_not_polled_shows_as_stalled() {
