@@ -75,7 +75,7 @@ impl Table {
         let (mut at, mut place) = ((cursor >> 32) as usize, cursor as u32 as usize);
         let mut piece = Piece::default();
         for _ in 0..SHARDS_PER_PIECE {
-            let mut shard = self.shards[at % self.shards.len()].lock();
+            let mut shard = self.shards[at].lock();
             // From the end: the one that takes a removed one's place has been visited already.
             place = place.min(shard.len());
             let mut gone = Vec::new();
@@ -99,7 +99,7 @@ impl Table {
             if place > 0 {
                 break;
             }
-            (at, place) = (at.wrapping_add(1), u32::MAX as usize);
+            (at, place) = ((at + 1) % self.shards.len(), u32::MAX as usize);
         }
         self.cursor.store((at as u64) << 32 | place as u64, Ordering::Relaxed);
         piece
