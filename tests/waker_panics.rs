@@ -1,6 +1,6 @@
 //! Wakers that panic as they are woken: whom else it concerns hears of it, and nobody keeps what it did not get.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::panic, clippy::unwrap_used)]
 
 mod by_hand;
 

@@ -186,7 +186,7 @@ impl Slot {
     /// is not told.
     #[inline]
     fn note_headers(&self, index: u32) -> bool {
-        let can = index == LONE && self.common.statistics && !Voice::IS_HEARD;
+        let can = index == LONE && !Voice::IS_HEARD;
         if can {
             self.note.put(self.common.epoch.now());
         }

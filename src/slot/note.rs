@@ -3,8 +3,10 @@
 use super::sync::{AtomicU64, Ordering};
 use super::tick::Tick;
 
-/// When the headers came for the one who is alone in its place. Whoever has the lock takes the note before it looks at
-/// phases or at that one; so to all who look it is as if the lock had been taken.
+/// When the headers came for the one who has the place of its own in [`Flights`](super::flights::Flights).
+///
+/// Whoever looks at phases under the lock, or ends that one's, takes the note first: so to all who look it is as if the
+/// lock had been taken. Who starts, or passes on another one, has no need to.
 #[derive(Debug)]
 pub(super) struct Note(AtomicU64);
 

@@ -36,7 +36,8 @@ pub struct SlotStats {
     pub paused_until: Option<Instant>,
     /// For how long the first waiter has been woken and not polled.
     pub stalled: Option<Duration>,
-    /// Time spent in each phase by all who were ever in it, up to now.
+    /// Time spent in each phase by all who were ever in it, up to now. Of two looks the later one may show a little less
+    /// in a phase: the moment in which one left it can be told after the first look.
     pub times: Phases,
     /// The longest that one request spent in each phase and left.
     pub longest: Phases,
@@ -224,7 +225,7 @@ impl Tally {
 
     /// `n` who wait for the one reason wait for the other from now on.
     pub(crate) fn wait_for(&mut self, from: WaitReason, to: WaitReason, n: usize, now: Tick) {
-        // As many as a list can hold.
+        // More than that have no room in memory.
         let n = i32::try_from(n).unwrap_or(i32::MAX);
         self.stays_mut(from.into()).change(-n, now);
         self.stays_mut(to.into()).change(n, now);

@@ -27,8 +27,8 @@ use crate::key::{KeyRef, SlotKey};
 /// How many slots one request, or one hold of a lock, visits at most.
 const PIECE: usize = 64;
 
-/// How many slots a shard is meant for: three quarters of what its index then has room for, so that nearly none has to
-/// grow beyond that by chance.
+/// How many slots a shard is meant for: some less than the 896 for which an index of 1,024 buckets has room, so that
+/// nearly none has to grow beyond that by chance.
 const SLOTS_PER_SHARD: usize = 768;
 
 #[derive(Debug)]
