@@ -23,7 +23,7 @@ impl Slot {
         if rested {
             state.permits.shrink();
         }
-        rested && state.pace.next(&state.limits).is_none_or(|next| next > /* ~ changed by cargo-mutants ~ */ now)
+        rested && state.pace.next(&state.limits).is_none_or(|next| next <= now)
     }
 
     /// The tally of a slot that is no more.
