@@ -35,6 +35,18 @@ async fn requests_one_after_the_other_start_a_delay_apart() {
 
 // L2
 #[tokio::test(start_paused = true)]
+async fn jitter_that_adds_to_the_delay_is_a_pace_without_one_too() {
+    let slots = slots(SlotConfig::builder().jitter(Jitter::up_to(secs(1))));
+    let begin = Instant::now();
+    for key in ["a", "b", "c"] {
+        drop(slots.try_acquire(key).unwrap());
+        let next = slots.stats(key).unwrap().next_start.unwrap();
+        assert!(begin < next && next <= begin + secs(1));
+    }
+}
+
+// L2
+#[tokio::test(start_paused = true)]
 async fn a_gap_runs_from_the_start_not_from_the_end_before_it() {
     let slots = slots(SlotConfig::builder().concurrency(1).delay(secs(1)));
     // Longer than the delay: nothing is left to wait for when the one before has ended.
