@@ -46,11 +46,14 @@ fn main() {
     let config = SlotConfig::builder().concurrency(8).build().expect("limits that can be");
     let contenders = [
         contender(&runtime, addr.port(), client(addr)),
+        contender(&runtime, addr.port(), cloned(client(addr))),
         contender(&runtime, addr.port(), PerHostLayer::new(8).layer(client(addr))),
         contender(&runtime, addr.port(), SlotLayer::new(config).layer(client(addr))),
     ];
     let figures = rounds(ROUNDS, contenders);
-    for (name, rate) in ["bare", "the hand-written layer", "`SlotLayer`"].into_iter().zip(&figures) {
+    for (name, rate) in
+        ["bare", "a clone per request", "the hand-written layer", "`SlotLayer`"].into_iter().zip(&figures)
+    {
         report.row(name, [format!("{rate:.0}"), format!("{:.3}", rate.over(&figures[0]))]);
     }
     report.print();
@@ -63,6 +66,19 @@ fn client(
 {
     let resolver = tower::service_fn(move |_: Name| async move { Ok::<_, io::Error>(once(addr)) });
     Client::builder(TokioExecutor::new()).build(HttpConnector::new_with_resolver(resolver))
+}
+
+/// What a layer that waits before it calls cannot spare: a clone of the client for each request.
+fn cloned<S>(
+    client: S,
+) -> impl Service<Outgoing, Response = S::Response, Error = S::Error, Future: Send> + Clone + Send + 'static
+where
+    S: Service<Outgoing, Error: Send, Response: Send, Future: Send> + Clone + Send + 'static,
+{
+    tower::service_fn(move |request| {
+        let mut client = client.clone();
+        async move { client.call(request).await }
+    })
 }
 
 /// The requests per second of all hosts together.
