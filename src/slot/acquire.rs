@@ -13,7 +13,7 @@ use super::Slot;
 use super::permit::SlotPermit;
 use super::queue::Clocks;
 use super::slots::Slots;
-use super::stats::Phase;
+use super::tally::Phase;
 use super::tick::Tick;
 use super::ticket::{Step, Ticket};
 use crate::error::SlotError;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::Slot;
 use super::queue::Clocks;
-use super::stats::{Outcome, Phase};
+use super::tally::{Outcome, Phase};
 use crate::hold::Hold;
 use crate::key::SlotKey;
 

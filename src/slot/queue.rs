@@ -6,7 +6,7 @@
 use std::task::Waker;
 
 use super::list::List;
-use super::stats::Tally;
+use super::tally::Tally;
 use super::tick::Tick;
 use crate::error::WaitReason;
 

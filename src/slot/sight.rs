@@ -6,7 +6,8 @@ use tokio::time::Instant;
 
 use super::Slot;
 use super::state::State;
-use super::stats::{SlotStats, Tally};
+use super::stats::SlotStats;
+use super::tally::Tally;
 use super::tick::Tick;
 use crate::error::{Details, SlotError, SlotErrorKind};
 use crate::limits::Limits;

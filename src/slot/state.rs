@@ -10,7 +10,7 @@ use super::pace::Pace;
 use super::panics::{Panics, each};
 use super::permit::Place;
 use super::queue::Queue;
-use super::stats::{Phase, Tally};
+use super::tally::{Phase, Tally};
 use super::tick::Tick;
 use super::total::InLine;
 use crate::error::WaitReason;
